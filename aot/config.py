@@ -1,0 +1,170 @@
+"""Settings as data: recipes (`calib/*.yaml`), profiles (`profiles/*.yaml`), budgets, and one build's request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from aot.errors import AotError, ProfileError, UsageError, unknown
+
+Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8", "fp8")
+
+
+class Settings(BaseModel):
+    """Frozen, and refuses keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Budget(Settings):
+    """What the verification must show for a build to be accepted; None: not asked for.
+
+    cosine: the least cosine similarity over outputs and cases, flattened, padding left out.
+    relative_l2: the largest ||got - ref|| / ||ref||.  max_abs: the largest |got - ref|.
+    metric: the largest drop of the model's own score, in the score's units.
+    """
+
+    cosine: float | None = None
+    relative_l2: float | None = None
+    max_abs: float | None = None
+    metric: float | None = None
+
+
+class Placement(Settings):
+    """Where Q/DQ goes.
+
+    ops: op types whose inputs are quantized. residual: the skip input of residual adds as well (INT8).
+    attention: the two activation-by-activation MatMuls of attention as well. min_channels: layers with
+    fewer input or output channels stay wide. keep: node names or module paths (fnmatch) that stay wide.
+    """
+
+    ops: tuple[str, ...] = ("MatMul", "Gemm", "Conv")
+    residual: bool = False
+    attention: bool = False
+    depthwise: bool = True
+    min_channels: int = 16
+    keep: tuple[str, ...] = ()
+
+
+class Recipe(Settings):
+    """A calibration recipe: how ranges are found, what is quantized, what stays wide.
+
+    compute: the dtype of everything that is not quantized. keep_fp32: op types kept in FP32 whatever
+    the range. budget: the default budget of builds that use the recipe.
+    """
+
+    precision: Precision
+    compute: Literal["fp32", "fp16", "bf16"] = "fp16"
+    calibrator: str = "max"
+    per_channel: bool = True
+    placement: Placement = Placement()
+    keep_fp32: tuple[str, ...] = ()
+    budget: Budget = Budget()
+
+
+class EngineOptions(Settings):
+    """Options of the vendor's builder. workspace_mib: the limit of scratch memory, None for the vendor's default."""
+
+    optimization_level: int = 3
+    workspace_mib: int | None = None
+    timing_cache: bool = True
+
+
+class Verify(Settings):
+    """Sizes to compare at, beside the minimum, optimum and maximum of every Dim and one size never used before.
+
+    sizes: mappings from Dim name to size. flop_limit: the all-maximum case is replaced by one Dim at
+    its maximum at a time where one forward pass would cost more floating-point operations than this.
+    """
+
+    sizes: tuple[dict[str, int], ...] = ()
+    flop_limit: float = 4e11
+
+
+class ProfileFile(Settings):
+    """A file of `profiles/`: shape ranges per optimization profile, target, build options, budget.
+
+    profiles: each a mapping from Dim name to [min, opt, max]; empty: one profile from the Dims.
+    """
+
+    profiles: tuple[dict[str, tuple[int, int, int]], ...] = ()
+    backend: str | None = None
+    targets: tuple[str, ...] = ()
+    engine: EngineOptions = EngineOptions()
+    budget: Budget = Budget()
+    verify: Verify = Verify()
+
+
+class Request(Settings):
+    """One call of `aot build`, as the user gave it."""
+
+    model: str
+    precision: Precision | None = None
+    backend: str | None = None
+    targets: tuple[str, ...] = ()
+    profile: str = "default"
+    calibration: str | None = None
+    dims: dict[str, tuple[int, int, int]] = {}
+    budget: Budget = Budget()
+    until: Literal["export", "graph", "engine"] | None = None
+    output: Path | None = None
+    fresh: bool = False
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def load(kind: type[S], path: Path) -> S:
+    """Read a YAML file into settings. Raises UsageError that names the file, the key and the nearest known key."""
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text()) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError("cannot read the settings", where=f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        raise UsageError(f"expected a mapping of settings, found {type(data).__name__}", where=str(path))
+    return parse(kind, data, str(path))
+
+
+def parse(kind: type[S], data: dict[str, Any], where: str) -> S:
+    """Check plain data against settings. Raises UsageError for the first thing that is wrong."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise _refused(kind, error, where) from error
+
+
+def _refused(kind: type[Settings], error: ValidationError, where: str) -> AotError:
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        owner: Any = kind
+        for part in first["loc"][:-1]:
+            owner = getattr(owner, "model_fields", {}).get(part)
+            owner = getattr(owner, "annotation", None)
+        known = getattr(owner, "model_fields", None) or kind.model_fields
+        refusal = unknown("setting", str(first["loc"][-1]), known)
+        return UsageError(refusal.what, where=f"{where}: {place}", fix=refusal.fix)
+    return UsageError(f"{place}: {first['msg']}, got {first['input']!r}", where=where)
+
+
+def merged(*budgets: Budget) -> Budget:
+    """Later budgets override earlier ones, limit by limit."""
+    limits: dict[str, float] = {}
+    for budget in budgets:
+        limits.update(budget.model_dump(exclude_none=True))
+    return Budget(**limits)
+
+
+def check_triple(name: str, low: int, opt: int, high: int, where: str) -> None:
+    """Raise ProfileError unless 0 <= low <= opt <= high."""
+    if not 0 <= low <= opt <= high:
+        raise ProfileError(
+            f"'{name}': need 0 <= min <= opt <= max, got min={low} opt={opt} max={high}",
+            where=where,
+            fix="put opt between min and max",
+        )

@@ -1,0 +1,157 @@
+"""What passes between stages: frozen records over store entries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aot.store import Entry
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Arrays = dict[str, np.ndarray[Any, Any]]
+
+MODEL = "model.onnx"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished stage: its store entry."""
+
+    entry: Entry
+
+    @property
+    def key(self) -> str:
+        """The digest of everything this was made from."""
+        return self.entry.key
+
+    @property
+    def path(self) -> Path:
+        """The folder that holds the files."""
+        return self.entry.path
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the stage said about its result, plain data."""
+        return self.entry.facts
+
+
+@dataclass(frozen=True)
+class GraphRecord(Record):
+    """A stage whose result is an ONNX file (weights in `model.onnx.data` beside it)."""
+
+    @property
+    def model(self) -> Path:
+        """The ONNX file."""
+        return self.path / MODEL
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes the main graph has."""
+        return int(self.facts["nodes"])
+
+
+@dataclass(frozen=True)
+class Exported(GraphRecord):
+    """The model as ONNX, FP32 as its author wrote it. facts: nodes, opset, outputs (names)."""
+
+
+@dataclass(frozen=True)
+class Graph(GraphRecord):
+    """The exported graph after surgery; same inputs and outputs. facts: nodes, passes."""
+
+
+@dataclass(frozen=True)
+class QuantizedGraph(GraphRecord):
+    """The final graph, every tensor of the dtype the engine will use.
+
+    facts: nodes, precision, ops (quantized op type -> count), qdq (DequantizeLinear nodes),
+    decisions ([{node, op, precision, reason}], one a node of the input graph), warnings.
+    """
+
+
+@dataclass(frozen=True)
+class Data(Record):
+    """Calibration batches, `NNNNN.npz` each an input name -> array mapping.
+
+    facts: calibration, heldout (file names; the held-out ones are never calibrated on), generated (bool).
+    """
+
+    def _read(self, which: str) -> Iterator[Arrays]:
+        import numpy as np
+
+        for name in self.facts[which]:
+            with np.load(self.path / name) as batch:
+                yield {key: batch[key] for key in batch.files}
+
+    def calibration(self) -> Iterator[Arrays]:
+        """The batches that ranges are taken from."""
+        return self._read("calibration")
+
+    def heldout(self) -> Iterator[Arrays]:
+        """The batches kept back to judge the result with."""
+        return self._read("heldout")
+
+
+@dataclass(frozen=True)
+class Ranges(Record):
+    """What was observed: `ranges.json`, tensor name -> {amax: float, ...}."""
+
+    def amax(self) -> dict[str, float]:
+        """The largest absolute value of every observed tensor, as the calibrator chose it."""
+        data = json.loads((self.path / "ranges.json").read_text())
+        return {name: float(found["amax"]) for name, found in data.items()}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison: the sizes of every Dim, the inputs, and what eager made of them.
+
+    kind: `heldout` (real data as it came), `resized` (real data brought to a size) or `generated`.
+    """
+
+    name: str
+    kind: str
+    sizes: Mapping[str, int]
+    inputs: Arrays
+    outputs: Arrays
+
+
+@dataclass(frozen=True)
+class References(Record):
+    """Inputs and eager outputs to compare with: `cases.json`, and for each case `NAME.in.npz`, `NAME.out.npz`."""
+
+    def cases(self) -> Iterator[Case]:
+        """The cases, read one at a time."""
+        import numpy as np
+
+        for case in json.loads((self.path / "cases.json").read_text()):
+            loaded: list[Arrays] = []
+            for end in ("in", "out"):
+                with np.load(self.path / f"{case['name']}.{end}.npz") as arrays:
+                    loaded.append({key: arrays[key] for key in arrays.files})
+            yield Case(case["name"], case["kind"], case["sizes"], *loaded)
+
+
+@dataclass(frozen=True)
+class Engine(Record):
+    """A serialized engine. facts: target, backend, version, file, bytes, sha256, origin (GPU, driver) or None."""
+
+    @property
+    def plan(self) -> Path:
+        """The file the vendor's tools load."""
+        return self.path / str(self.facts["file"])
+
+    @property
+    def target(self) -> str:
+        """`sm89`, ...; `cpu` for onnxruntime."""
+        return str(self.facts["target"])
+
+
+@dataclass(frozen=True)
+class Report(Record):
+    """A comparison, as `report.json`. facts: ran, reason (when not run), accepted, cosine, relative_l2, max_abs."""

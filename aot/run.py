@@ -1,0 +1,67 @@
+"""How a stage runs: its key is computed, the store is asked, the user is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aot import toolchain
+from aot.progress import Progress
+from aot.records import Record
+from aot.store import Store, digest
+
+R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """One line of the timetable: a stage, its seconds in this run, and whether the store had it."""
+
+    name: str
+    seconds: float
+    cached: bool
+
+
+@dataclass
+class Run:
+    """One build in progress: where results are kept, who is told, and what has happened so far."""
+
+    store: Store
+    progress: Progress
+    fresh: bool = False
+    times: list[StageTime] = field(default_factory=list)
+
+    def stage(
+        self,
+        kind: type[R],
+        name: str,
+        make: Callable[[Path], Mapping[str, Any]],
+        *,
+        config: Mapping[str, Any],
+        inputs: Sequence[Record | str],
+        tools: Sequence[str] = (),
+        detail: str = "",
+        label: str | None = None,
+    ) -> R:
+        """Return the stage's record, from the store or by calling `make(folder) -> facts`.
+
+        The key is the digest of the stage's name, `config` (plain data), the keys of `inputs`, the
+        versions of the distributions in `tools`, and aot's own code. `label` is what the user sees.
+        """
+        key = digest(
+            {
+                "stage": name,
+                "config": dict(config),
+                "inputs": [i if isinstance(i, str) else i.key for i in inputs],
+                "tools": {tool: toolchain.version(tool) for tool in tools},
+                "aot": toolchain.own_digest(),
+            }
+        )
+        shown = label or name
+        self.progress.stage(shown, detail)
+        entry = self.store.fetch(name, key, make, fresh=self.fresh)
+        self.times.append(StageTime(shown, entry.seconds, entry.cached))
+        self.progress.finished(shown, entry.seconds, entry.cached, detail)
+        return kind(entry)

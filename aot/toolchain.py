@@ -1,0 +1,27 @@
+"""What this machine is: its GPU, its driver, the versions installed. The only file that probes."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+
+@cache
+def version(distribution: str) -> str | None:
+    """The installed version of a distribution, None where it is not installed. Imports nothing."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def own_digest() -> str:
+    """SHA-256 over aot's own source files: an edit to aot invalidates what an older aot made."""
+    total = hashlib.sha256()
+    root = Path(__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        total.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return total.hexdigest()

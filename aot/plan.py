@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from aot.config import Budget, EngineOptions, Precision, Recipe, Request, Verify
 from aot.declaration import ModelSpec
+
+if TYPE_CHECKING:
+    from aot.artifact import Prepared
 
 Triple = tuple[int, int, int]
 Profile = Mapping[str, Triple]
@@ -29,6 +35,12 @@ class Plan:
     verify: Verify
 
 
-def decide(request: Request, spec: ModelSpec) -> Plan:
+def decide(request: Request, spec: ModelSpec, project: Path) -> Plan:
     """Settle recipe, profiles, backend and targets. Raises UsageError, ProfileError or TargetError."""
+    raise NotImplementedError
+
+
+def decide_finish(request: Request, prepared: Prepared) -> Plan:
+    """The plan of the second half: the prepared one, with this machine's backend and targets and the request's
+    overrides. Raises UsageError where the request contradicts what was prepared (another precision)."""
     raise NotImplementedError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -25,3 +26,27 @@ def own_digest() -> str:
     for path in sorted(root.rglob("*.py")):
         total.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of this machine: product name, target (`sm90`), memory in bytes."""
+
+    name: str
+    target: str
+    memory: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The facts that decisions are made from. gpu None: none that the driver reports."""
+
+    gpu: Gpu | None
+    driver: str | None
+    cpu: str
+
+
+@cache
+def machine() -> Machine:
+    """Probe this machine once: NVML through ctypes, so neither torch nor CUDA is needed."""
+    raise NotImplementedError

@@ -1,0 +1,61 @@
+# Nothing is needed but Python 3.11 or newer and make: every target makes .venv first, from the lock file.
+
+PYTHON ?= python3
+VENV ?= .venv
+# How many test processes run side by side.
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+UV := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements.lock)
+GROUPS := --extra cpu --extra plugins --extra examples --group dev
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check types lint tests sweep gpu-test bench lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+venv: $(STAMP) ## make .venv: everything that the lock file names, and aot itself, editable
+
+$(STAMP): requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV)
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: venv ## MiniLM in FP8 for two GPUs, on a machine without any, from real sentences
+	$(BIN)/aot build examples/minilm/model.py --precision fp8 --backend tensorrt_rtx --target sm89 --target sm120 \
+	  --profile examples/minilm/profiles/verify.yaml --budget cosine=0.99 --output build/minilm.aot
+
+check: lint types ## lint and types
+
+lint: venv
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: venv
+	$(BIN)/mypy
+
+test: check tests ## what has to pass before a change is kept: lint, types, tests
+
+tests: venv
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+sweep: venv ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+gpu-test: ## tests that need a GPU and TensorRT, with whatever Python is there; installs nothing
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest -rs tests/gpu
+
+bench: venv ## unchanged rebuild and start of the command line, timed
+	$(BIN)/python benchmarks/rebuild.py
+
+lock: venv ## bring requirements.lock up to date
+	$(BIN)/uv pip compile --quiet --universal --upgrade --generate-hashes --no-emit-index-url --no-header \
+	  --annotation-style line $(GROUPS) pyproject.toml --output-file requirements.lock
+
+clean: ## remove what builds and tests left (not .venv, not the store)
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache
+	find aot plugins tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +

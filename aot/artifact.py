@@ -1,26 +1,48 @@
 """The artifact: a folder (or one `.tar`) with `manifest.json` and everything the engine needs, each with its digest.
 
-    manifest.json   schema version, spec, plan, records (stage, key, facts), digests of every file, tool versions, machine
+    manifest.json   schema version, spec, plan, records (stage, key, facts), digests of every file, and who built
+                    what, when, with which versions
     graph/          the final ONNX (record QuantizedGraph)
     ranges/         calibration ranges (record Ranges)
     references/     inputs and eager outputs (record References)
     checked/        the comparison of the final graph with eager (record Report)
     engines/TARGET.plan     and TARGET.json beside it: the engine's facts and its report
     report.json, report.html
+
+This file reads; `artifact_write.py` writes.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, TypeVar
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from aot.config import Budget, EngineOptions, Recipe, Verify
 from aot.declaration import ModelSpec
+from aot.errors import AotError, ArtifactError, UsageError
 from aot.plan import Plan
-from aot.records import QuantizedGraph, Ranges, References, Report
+from aot.records import Engine, QuantizedGraph, Ranges, Record, References, Report
+from aot.store import Entry, Store
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+REBUILD = "build it again: aot build MODEL"
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The first half of a build, from the store or from an artifact folder: what an engine is built and judged with."""
+    """The first half of a build, from the store or from an artifact folder: what an engine is built and judged with.
+
+    engines: engines that an artifact already holds, each with its report; none in a first build.
+    history: who built what so far, for an artifact that was loaded.
+    """
 
     spec: ModelSpec
     plan: Plan
@@ -29,13 +51,231 @@ class Prepared:
     ranges: Ranges
     references: References
     checked: Report
+    engines: tuple[tuple[Engine, Report], ...] = ()
+    history: tuple[Half, ...] = ()
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RecordPart(_Part):
+    """A record: which stage made it, its store key, its facts."""
+
+    stage: str
+    key: str
+    facts: dict[str, Any]
+
+
+class EnginePart(_Part):
+    """An engine and its comparison; the plan is `engines/FILE`."""
+
+    engine: RecordPart
+    report: RecordPart
+
+
+class FilePart(_Part):
+    """The size and SHA-256 of one file."""
+
+    bytes: int
+    sha256: str
+
+
+class Half(_Part):
+    """When, where and with what versions a part of the build was done; did: `graph`, `engines` or both."""
+
+    did: list[str]
+    created: str
+    versions: dict[str, str | None]
+    machine: dict[str, Any]
+
+
+class Manifest(_Part):
+    """`manifest.json`. identity: digest of everything the content follows from; equal means nothing to write."""
+
+    schema_version: int
+    kind: Literal["prepared", "full"]
+    name: str
+    identity: str
+    accepted: bool
+    spec: dict[str, Any]
+    plan: dict[str, Any]
+    exported_nodes: int
+    io: dict[str, list[dict[str, Any]]]
+    records: dict[str, RecordPart]
+    engines: list[EnginePart]
+    history: list[Half]
+    files: dict[str, FilePart]
+
+
+R = TypeVar("R", bound=Record)
 
 
 def is_artifact(name: str) -> bool:
     """Whether the path is an artifact folder or tar (it holds a manifest)."""
-    raise NotImplementedError
+    path = Path(name)
+    if path.is_dir():
+        return (path / MANIFEST).is_file() or name.rstrip("/").endswith(".aot")
+    return name.endswith(".tar") and path.is_file()
 
 
 def load(name: str) -> Prepared:
     """Read an artifact, checking digests. Raises ArtifactError for a corrupt or foreign manifest."""
-    raise NotImplementedError
+    folder = unpacked(name)
+    manifest = read_manifest(folder, shown=name)
+    check_files(folder, manifest, shown=name)
+    return prepared_of(folder, manifest, shown=name)
+
+
+def prepared_of(folder: Path, manifest: Manifest, shown: str) -> Prepared:
+    """The records of an artifact folder whose manifest was read. Raises ArtifactError for one that lacks a record."""
+    try:
+        return Prepared(
+            spec=ModelSpec.from_json(manifest.spec),
+            plan=plan_from_json(manifest.plan),
+            exported_nodes=manifest.exported_nodes,
+            final=_record(QuantizedGraph, manifest.records["graph"], folder / "graph"),
+            ranges=_record(Ranges, manifest.records["ranges"], folder / "ranges"),
+            references=_record(References, manifest.records["references"], folder / "references"),
+            checked=_record(Report, manifest.records["checked"], folder / "checked"),
+            engines=tuple(
+                (_record(Engine, part.engine, folder / "engines"), _record(Report, part.report, folder / "engines"))
+                for part in manifest.engines
+            ),
+            history=tuple(manifest.history),
+        )
+    except (KeyError, TypeError, ValueError, AotError) as error:
+        raise ArtifactError(
+            f"the manifest does not describe a model: {' '.join(str(error).split())}",
+            where=f"{shown}/{MANIFEST}",
+            fix=REBUILD,
+        ) from error
+
+
+def _record(kind: type[R], part: RecordPart, path: Path) -> R:
+    return kind(Entry(part.stage, part.key, path, part.facts))
+
+
+def read_manifest(folder: Path, shown: str | None = None) -> Manifest:
+    """The manifest of an artifact folder, its form and its paths checked, the files not.
+
+    Raises ArtifactError for a file that is missing or is not JSON, a newer schema, a wrong or missing
+    field, a path that leaves the folder.
+    """
+    where = f"{shown or folder}/{MANIFEST}"
+    try:
+        data = json.loads((folder / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        raise ArtifactError("not an artifact: it has no manifest.json", where=str(shown or folder)) from None
+    except OSError as error:
+        raise ArtifactError(f"the manifest cannot be read: {error.strerror}", where=where) from error
+    except ValueError as error:
+        raise ArtifactError(f"the manifest is not JSON: {error}", where=where, fix=REBUILD) from error
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if not isinstance(version, int):
+        raise ArtifactError("the manifest is not one of aot's: it has no schema_version", where=where, fix=REBUILD)
+    if version > SCHEMA:
+        raise ArtifactError(
+            f"the artifact has schema version {version}, and this aot reads up to {SCHEMA}",
+            where=where,
+            fix="upgrade aot, or build the artifact again with this version",
+        )
+    try:
+        manifest = Manifest.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ArtifactError(f"the manifest is damaged: {place}: {first['msg']}", where=where, fix=REBUILD) from error
+    for name in [*manifest.files, *(f"engines/{part.engine.facts.get('file')}" for part in manifest.engines)]:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name or not name:
+            raise ArtifactError(f"the manifest names a path outside the artifact: {name}", where=where)
+    return manifest
+
+
+def check_files(folder: Path, manifest: Manifest, shown: str | None = None) -> None:
+    """Raise ArtifactError, naming the file, for one that is missing, is a link out of the artifact, or changed."""
+    base = shown or str(folder)
+    root = folder.resolve()
+    for name, expected in manifest.files.items():
+        path = folder / name
+        fix = "copy the artifact again, or build it again"
+        if not path.resolve().is_relative_to(root):
+            raise ArtifactError("a file of the artifact is a link that leaves it", where=f"{base}/{name}", fix=fix)
+        try:
+            size = path.stat().st_size
+            found = sha256(path) if size == expected.bytes else None
+        except OSError as error:
+            raise ArtifactError(
+                f"a file of the artifact cannot be read: {error.strerror}", where=f"{base}/{name}", fix=fix
+            ) from error
+        if size != expected.bytes:
+            raise ArtifactError(
+                f"a file of the artifact has {size} bytes instead of {expected.bytes}", where=f"{base}/{name}", fix=fix
+            )
+        if found != expected.sha256:
+            raise ArtifactError(
+                "a file of the artifact is damaged: its SHA-256 differs", where=f"{base}/{name}", fix=fix
+            )
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 (hex) of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def unpacked(name: str) -> Path:
+    """The folder of an artifact: the path itself, or where its `.tar` is unpacked, once, in the store.
+
+    Raises UsageError for a path that is not there, ArtifactError for a tar that is damaged or would write
+    outside its folder.
+    """
+    path = Path(name)
+    if path.is_dir():
+        return path
+    if not path.is_file():
+        raise UsageError(f"no such artifact: {name}", fix="give the folder or the .tar that `aot build` wrote")
+
+    def extract(folder: Path) -> Mapping[str, Any]:
+        try:
+            with tarfile.open(path, "r:") as tar:
+                tar.extractall(folder, filter="data")
+        except tarfile.TarError as error:
+            raise ArtifactError(f"not a readable tar: {error}", where=name, fix="copy it again") from error
+        if not (folder / MANIFEST).is_file():
+            raise ArtifactError("not an artifact: it has no manifest.json", where=name)
+        return {"from": path.name}
+
+    try:
+        key = sha256(path)
+    except OSError as error:
+        raise ArtifactError(f"the artifact cannot be read: {error.strerror}", where=name) from error
+    return Store().fetch("unpacked", key, extract).path
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """Plain data; `plan_from_json` restores an equal plan."""
+    return {
+        "precision": plan.precision,
+        "recipe": plan.recipe.model_dump(mode="json"),
+        "profiles": [{name: list(triple) for name, triple in profile.items()} for profile in plan.profiles],
+        "backend": plan.backend,
+        "targets": list(plan.targets),
+        "engine": plan.engine.model_dump(mode="json"),
+        "budget": plan.budget.model_dump(mode="json"),
+        "verify": plan.verify.model_dump(mode="json"),
+    }
+
+
+def plan_from_json(data: Mapping[str, Any]) -> Plan:
+    """The inverse of `plan_to_json`. Raises KeyError, TypeError or ValueError for anything else."""
+    return Plan(
+        precision=data["precision"],
+        recipe=Recipe.model_validate(data["recipe"]),
+        profiles=tuple({k: (int(a), int(b), int(c)) for k, (a, b, c) in p.items()} for p in data["profiles"]),
+        backend=data["backend"],
+        targets=tuple(data["targets"]),
+        engine=EngineOptions.model_validate(data["engine"]),
+        budget=Budget.model_validate(data["budget"]),
+        verify=Verify.model_validate(data["verify"]),
+    )

@@ -114,7 +114,7 @@ def compare(
 
     results = RunResults()
     for side, outputs in zip(names, (reference, got), strict=True):
-        results.append((side, [IterationResult({k: restored(v) for k, v in outputs.items()})]))
+        results.append((side, [IterationResult(dict(outputs))]))
     with _quiet():
         Comparator.compare_accuracy(results, compare_func=judge_outputs)
 
@@ -136,19 +136,6 @@ def _quiet() -> Iterator[None]:
 
     with G_LOGGER.verbosity(G_LOGGER.CRITICAL):
         yield
-
-
-def restored(array: Any) -> Array:
-    """The value as an array; bfloat16 that went through `.npz` (which keeps two raw bytes) gets its type back."""
-    import numpy as np
-
-    value = np.asarray(array)
-    if value.dtype.kind == "V" and value.dtype.names is None and value.dtype.name.startswith("void"):
-        import ml_dtypes
-
-        if value.dtype.itemsize == 2:
-            return value.view(ml_dtypes.bfloat16)
-    return value
 
 
 def measure(

@@ -1,0 +1,189 @@
+"""Writing an artifact so that no half-made one can ever be taken for whole.
+
+Everything is written to a hidden sibling, `.NAME.aot.PID-TIME.new`, and swapped in by renames. What a
+killed run leaves behind is swept by the next one, once the process whose number it carries is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tarfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aot.artifact import MANIFEST, FilePart, Manifest, read_manifest
+from aot.errors import ArtifactError
+from aot.store import Store, digest
+
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What goes into an artifact: its manifest (files still empty), files to copy and texts to write, by name."""
+
+    manifest: Manifest
+    copies: Mapping[str, Path]
+    texts: Mapping[str, str]
+
+
+def check_output(output: Path) -> None:
+    """Raise ArtifactError where writing to `output` would overwrite something that is not an artifact."""
+    if output.suffix == ".tar":
+        if output.is_dir():
+            raise ArtifactError("the output is a folder, and its name says .tar", where=str(output))
+        return
+    if output.is_dir():
+        if any(output.iterdir()) and not (output / MANIFEST).is_file():
+            raise ArtifactError(
+                "will not overwrite a folder that is not an artifact",
+                where=str(output),
+                fix="give another name with -o, or remove the folder first",
+            )
+    elif output.exists():
+        raise ArtifactError(
+            "will not overwrite a file with an artifact folder",
+            where=str(output),
+            fix="give another name with -o, e.g. -o model.aot",
+        )
+
+
+def is_current(output: Path, identity: str) -> bool:
+    """Whether `output` already holds exactly that artifact: same identity, every file there with its size."""
+    try:
+        if output.suffix == ".tar":
+            with tarfile.open(output, "r:") as tar:
+                first = tar.next()
+                stored = tar.extractfile(first) if first is not None and first.name == MANIFEST else None
+                if stored is None:
+                    return False
+                manifest = Manifest.model_validate_json(stored.read())
+                sizes = {member.name: member.size for member in tar}
+        else:
+            manifest = read_manifest(output)
+            sizes = {name: (output / name).stat().st_size for name in manifest.files}
+    except (OSError, ValueError, tarfile.TarError, ArtifactError):
+        return False
+    return manifest.identity == identity and all(sizes.get(n) == f.bytes for n, f in manifest.files.items())
+
+
+def write(output: Path, contents: Contents, store: Store) -> None:
+    """Write the artifact, replacing the one that is there.
+
+    Raises ArtifactError when the disk refuses; the previous artifact is then still in place.
+    """
+    check_output(output)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with store.lock(f"output-{digest(str(output.absolute()))}"), _sibling(output) as new:
+            new.mkdir()
+            _fill(new, contents)
+            if output.suffix == ".tar":
+                packed = new.with_suffix(".tarnew")
+                _pack(new, packed)
+                os.replace(packed, output)
+            else:
+                _swap(new, output)
+    except OSError as error:
+        raise ArtifactError(
+            f"the artifact cannot be written: {error.strerror or error}",
+            where=str(error.filename or output),
+            fix="free some space or give another place with -o; every finished stage is kept in the store",
+        ) from error
+
+
+def _fill(folder: Path, contents: Contents) -> None:
+    files: dict[str, FilePart] = {}
+    for name, text in contents.texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = text.encode()
+        path.write_bytes(data)
+        files[name] = FilePart(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    for name, source in contents.copies.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files[name] = _copy(source, path)
+    manifest = contents.manifest.model_copy(update={"files": dict(sorted(files.items()))})
+    (folder / MANIFEST).write_text(json.dumps(manifest.model_dump(mode="json"), indent=1))
+
+
+def _copy(source: Path, target: Path) -> FilePart:
+    total, size = hashlib.sha256(), 0
+    with source.open("rb") as reader, target.open("wb") as writer:
+        while chunk := reader.read(CHUNK):
+            total.update(chunk)
+            writer.write(chunk)
+            size += len(chunk)
+    return FilePart(bytes=size, sha256=total.hexdigest())
+
+
+def _pack(folder: Path, target: Path) -> None:
+    """One tar, the manifest first, then the rest by name; no owner and no time, so equal content is equal bytes."""
+    names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    names.remove(MANIFEST)
+    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name in [MANIFEST, *names]:
+            info = tarfile.TarInfo(name)
+            info.size = (folder / name).stat().st_size
+            info.mode = 0o644
+            with (folder / name).open("rb") as file:
+                tar.addfile(info, file)
+
+
+def _swap(new: Path, output: Path) -> None:
+    old = new.with_suffix(".old")
+    if output.exists():
+        os.rename(output, old)
+    try:
+        os.rename(new, output)
+    except OSError:
+        if old.exists():
+            os.rename(old, output)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _sibling(output: Path) -> Iterator[Path]:
+    """A free hidden name beside the output, and nothing of it left at the end."""
+    sweep(output)
+    new = output.with_name(f".{output.name}.{os.getpid()}-{time.time_ns()}.new")
+    try:
+        yield new
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        new.with_suffix(".tarnew").unlink(missing_ok=True)
+
+
+def sweep(output: Path) -> None:
+    """Remove what killed runs left beside `output`; an old artifact whose replacement never arrived goes back."""
+    pattern = re.compile(rf"\.{re.escape(output.name)}\.(\d+)-\d+\.(new|old|tarnew)")
+    for path in sorted(output.parent.glob(f".{output.name}.*")):
+        match = pattern.fullmatch(path.name)
+        if match is None or alive(int(match[1])):
+            continue
+        if match[2] == "old" and not output.exists():
+            os.rename(path, output)
+        elif path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process of that number runs on this machine."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

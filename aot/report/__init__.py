@@ -1,0 +1,1 @@
+"""The accuracy report of an artifact, as a page and as data."""

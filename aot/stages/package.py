@@ -1,0 +1,278 @@
+"""Stage: put everything a build came to into one artifact, and sum it up."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aot import toolchain
+from aot.artifact import (
+    SCHEMA,
+    EnginePart,
+    Half,
+    Manifest,
+    Prepared,
+    RecordPart,
+    plan_to_json,
+)
+from aot.artifact_write import Contents, is_current, write
+from aot.records import Engine, Record, Report
+from aot.run import Run, StageTime
+from aot.stages.verify import rejudge
+from aot.store import FACTS, digest
+
+if TYPE_CHECKING:
+    from aot.pipeline import Result
+    from aot.plan import Plan
+
+VERSIONS = (
+    "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "polygraphy", "numpy",
+    "tensorrt", "tensorrt-cu12-bindings", "tensorrt-cu13-bindings", "tensorrt-rtx-cu13",
+)  # fmt: skip
+
+
+def package(
+    run: Run, prepared: Prepared, plan: Plan, engines: Sequence[Engine], reports: Sequence[Report], output: Path | None
+) -> Result:
+    """Write the artifact (`NAME.aot` in the current folder by default) unless it is there already, unchanged.
+
+    Raises ArtifactError where the output is something else than an artifact or the disk refuses.
+    """
+    from aot.pipeline import Result
+
+    started = time.perf_counter()
+    run.progress.stage("package")
+    target = output or Path(f"{prepared.spec.name}.aot")
+    built = [*zip(engines, reports, strict=True), *_kept(run, prepared, plan, engines)]
+    reasons = [f"graph: {reason}" for reason in rejudge(prepared.checked.facts, plan.budget)]
+    for engine, report in built:
+        reasons += [f"engine {engine.target}: {reason}" for reason in rejudge(report.facts, plan.budget)]
+
+    identity = _identity(prepared, plan, built)
+    current = is_current(target, identity)
+    times = [*run.times]
+    summary = summarize(prepared, plan, built, reasons, times)
+    if not current:
+        write(target, _contents(prepared, plan, built, summary, identity), run.store)
+
+    seconds = time.perf_counter() - started
+    run.times.append(StageTime("package", seconds, current))
+    run.progress.finished("package", seconds, current, str(target))
+    summary["stages"] = [asdict(stage) for stage in run.times]
+    return Result(target, not reasons, {"artifact": str(target), **summary})
+
+
+def _kept(run: Run, prepared: Prepared, plan: Plan, engines: Sequence[Engine]) -> list[tuple[Engine, Report]]:
+    """Engines for other targets that the artifact already held; dropped where profiles or options changed."""
+    fresh = {engine.target for engine in engines}
+    old = [(engine, report) for engine, report in prepared.engines if engine.target not in fresh]
+    if old and (plan.profiles != prepared.plan.profiles or plan.engine != prepared.plan.engine):
+        names = ", ".join(engine.target for engine, _ in old)
+        run.progress.warn(f"the engines for {names} were built with other profiles or options and are left out")
+        return []
+    return old
+
+
+def summarize(
+    prepared: Prepared,
+    plan: Plan,
+    built: Sequence[tuple[Engine, Report]],
+    reasons: Sequence[str],
+    times: Sequence[StageTime],
+) -> dict[str, Any]:
+    """What `aot build --json` prints, without the artifact's own path."""
+    final = prepared.final.facts
+    checked = prepared.checked.facts
+    warnings = list(final.get("warnings", ()))
+    for report in [prepared.checked, *(report for _, report in built)]:
+        warnings += [notice for notice in report.facts["notices"] if notice not in warnings]
+    rows = []
+    for engine, report in built:
+        rows.append(
+            {
+                "target": engine.target,
+                "backend": engine.facts["backend"],
+                "file": f"engines/{_engine_file(engine)}",
+                "bytes": engine.facts["bytes"],
+                "seconds": engine.entry.seconds,
+                "cached": engine.entry.cached,
+                "verification": _numbers(report),
+            }
+        )
+    return {
+        "precision": plan.precision,
+        "backend": plan.backend,
+        "accepted": not reasons,
+        "reasons": list(reasons),
+        "engines": rows,
+        "nodes": {"exported": prepared.exported_nodes, "final": prepared.final.nodes},
+        "quantized": {"ops": sum(dict(final.get("ops", {})).values()), "qdq": final.get("qdq", 0)},
+        "quantized_ops": dict(final.get("ops", {})),
+        "verification": {
+            "graph": _numbers(prepared.checked) | {"metric": checked.get("metric")},
+            "engine": _worst_engine([report for _, report in built]),
+        },
+        "budget": plan.budget.model_dump(exclude_none=True),
+        "stages": [asdict(stage) for stage in times],
+        "warnings": warnings,
+    }
+
+
+def _numbers(report: Report) -> dict[str, Any]:
+    names = ("ran", "reason", "cosine", "relative_l2", "max_abs", "max_rel", "flips")
+    return {name: report.facts.get(name) for name in names} | {"cases": len(report.facts["cases"])}
+
+
+def _worst_engine(reports: Sequence[Report]) -> dict[str, Any]:
+    """One answer for all engines: the least cosine of those that ran; where none ran, why not."""
+    if not reports:
+        return {"ran": False, "reason": "not built: no target was asked for and this machine has none"}
+    ran = [report for report in reports if report.facts["ran"]]
+    if not ran:
+        return _numbers(reports[0])
+    return _numbers(min(ran, key=lambda report: report.facts["cosine"] if report.facts["cosine"] is not None else 1.0))
+
+
+def _identity(prepared: Prepared, plan: Plan, built: Sequence[tuple[Engine, Report]]) -> str:
+    return digest(
+        {
+            "aot": toolchain.own_digest(),
+            "spec": prepared.spec.to_json(),
+            "plan": plan_to_json(plan),
+            "nodes": prepared.exported_nodes,
+            "records": {name: record.key for name, record in _records(prepared).items()},
+            "engines": [[engine.key, engine.facts["sha256"], report.key] for engine, report in built],
+        }
+    )
+
+
+def _records(prepared: Prepared) -> dict[str, Record]:
+    return {
+        "graph": prepared.final,
+        "ranges": prepared.ranges,
+        "references": prepared.references,
+        "checked": prepared.checked,
+    }
+
+
+def _engine_file(engine: Engine) -> str:
+    """Where an engine lies under `engines/`: a lone plan by its target, one with companions in its own folder."""
+    name = str(engine.facts["file"])
+    if "/" in name:  # from an artifact, already in a folder of its own
+        return name
+    if _companions(engine):
+        return f"{engine.target}/{name}"
+    return f"{engine.target}{Path(name).suffix}"
+
+
+def _companions(engine: Engine) -> list[Path]:
+    if not (engine.path / FACTS).exists():  # inside an artifact's engines/, where its neighbours are other engines
+        return []
+    files = (path for path in sorted(engine.path.rglob("*")) if path.is_file())
+    return [path for path in files if path != engine.plan and path.name != FACTS]
+
+
+def _contents(
+    prepared: Prepared,
+    plan: Plan,
+    built: Sequence[tuple[Engine, Report]],
+    summary: Mapping[str, Any],
+    identity: str,
+) -> Contents:
+    from aot.report.html import render
+    from aot.report.io import describe_io
+
+    copies: dict[str, Path] = {}
+    for name, record in _records(prepared).items():
+        files = (path for path in sorted(record.path.rglob("*")) if path.is_file() and path.name != FACTS)
+        copies |= {f"{name}/{path.relative_to(record.path)}": path for path in files}
+    texts: dict[str, str] = {}
+    parts: list[EnginePart] = []
+    details: dict[str, Any] = {}
+    for engine, report in built:
+        file = _engine_file(engine)
+        copies[f"engines/{file}"] = engine.plan
+        folder = engine.plan.parent
+        beside = _companions(engine)
+        if "/" in str(engine.facts["file"]):
+            beside = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != engine.plan]
+        copies |= {f"engines/{engine.target}/{path.relative_to(folder)}": path for path in beside}
+        facts = {**engine.facts, "file": file}
+        details[engine.target] = report_detail(report, engine.target)
+        texts[f"engines/{engine.target}.json"] = _text({"engine": facts, "report": details[engine.target]})
+        parts.append(EnginePart(engine=_part(engine, facts), report=_part(report)))
+
+    history = _history(prepared, bool(parts))
+    io = describe_io(prepared.final.model, prepared.spec)
+    report_data = {
+        "model": prepared.spec.name,
+        **summary,
+        "profiles": plan_to_json(plan)["profiles"],
+        "io": io,
+        "graph": report_detail(prepared.checked, None),
+        "engine_reports": details,
+        "decisions": list(prepared.final.facts.get("decisions", ())),
+        "history": [half.model_dump(mode="json") for half in history],
+    }
+    texts["report.json"] = _text(report_data)
+    texts["report.html"] = render(report_data)
+    manifest = Manifest(
+        schema_version=SCHEMA,
+        kind="full" if parts else "prepared",
+        name=prepared.spec.name,
+        identity=identity,
+        accepted=bool(summary["accepted"]),
+        spec=prepared.spec.to_json(),
+        plan=plan_to_json(plan),
+        exported_nodes=prepared.exported_nodes,
+        io=io,
+        records={name: _part(record) for name, record in _records(prepared).items()},
+        engines=parts,
+        history=history,
+        files={},
+    )
+    return Contents(manifest, copies, texts)
+
+
+def report_detail(report: Report, target: str | None) -> dict[str, Any]:
+    """A report in full: from its store entry, or from beside the engine in an artifact."""
+    own = report.path / "report.json"
+    if own.is_file():
+        data = json.loads(own.read_text())
+    else:
+        data = json.loads((report.path / f"{target}.json").read_text())["report"]
+    return dict(data)
+
+
+def _part(record: Record, facts: Mapping[str, Any] | None = None) -> RecordPart:
+    return RecordPart(stage=record.entry.stage, key=record.key, facts=dict(facts or record.facts))
+
+
+def _history(prepared: Prepared, with_engines: bool) -> list[Half]:
+    """This machine's part, after what a loaded artifact says of the machines before it."""
+    did = [name for name, here in (("graph", not prepared.history), ("engines", with_engines)) if here]
+    if not did:
+        return list(prepared.history)
+    versions: dict[str, str | None] = {name: toolchain.version(name) for name in VERSIONS}
+    here = Half(
+        did=did,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions={"aot": _aot_version()} | {name: found for name, found in versions.items() if found is not None},
+        machine=asdict(toolchain.machine()),
+    )
+    return [*prepared.history, here]
+
+
+def _aot_version() -> str:
+    import aot
+
+    return aot.__version__
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, indent=1, sort_keys=False)

@@ -1,0 +1,176 @@
+"""Stage: compare the final graph, and then every engine, with what eager PyTorch made of the same inputs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aot import backend, toolchain
+from aot.compare import compare, judge, worst
+from aot.config import Budget
+from aot.errors import DeclarationError
+from aot.progress import Progress
+from aot.records import Engine, QuantizedGraph, References, Report
+from aot.run import Run
+
+if TYPE_CHECKING:
+    from aot.artifact import Prepared
+    from aot.plan import Plan
+    from aot.source import Runner, Source
+
+TOOLS = ("numpy", "ml_dtypes", "polygraphy", "onnxruntime")
+NO_SOURCE = "not run: the model's source did not travel"
+
+
+def verify_graph(run: Run, source: Source, final: QuantizedGraph, references: References, plan: Plan) -> Report:
+    """Run the final graph on onnxruntime over all reference cases, and the model's own metric where it has one.
+
+    facts: ran, accepted, reasons, notices, failures, the worst cosine, relative_l2, max_abs, max_rel and
+    flips over cases and outputs, metric ({eager, graph, drop} or None), cases (one line each);
+    `report.json` holds every case and output.
+    """
+    spec = source.spec
+
+    def make(folder: Path) -> Mapping[str, Any]:
+        with backend.get("onnxruntime").open(final.model, spec, plan.profiles) as session:
+            cases = _compare_cases(session, references, spec.padding, plan.budget, run.progress, "graph")
+            metric = _score(source, session, run.progress) if spec.has_metric else None
+        return _write(folder, cases, metric, plan.budget)
+
+    return run.stage(
+        Report,
+        "verify",
+        make,
+        config={"budget": plan.budget.model_dump(), "padding": spec.padding, "metric": spec.has_metric},
+        inputs=[final, references, *([source.key] if spec.has_metric else [])],
+        tools=TOOLS,
+    )
+
+
+def verify_engine(run: Run, engine: Engine, prepared: Prepared, plan: Plan) -> Report:
+    """Run an engine over the same cases where this machine can; else say «built, not run» and why."""
+    vendor = backend.get(str(engine.facts["backend"]))
+    machine = toolchain.machine()
+    reason = vendor.can_run(engine.target, machine)
+    spec = prepared.spec
+
+    def make(folder: Path) -> Mapping[str, Any]:
+        if reason is not None:
+            return _unrun(folder, f"built, not run: {reason}")
+        with vendor.open(engine.plan, spec, plan.profiles) as session:
+            cases = _compare_cases(session, prepared.references, spec.padding, plan.budget, run.progress, "engine")
+        metric = {"ran": False, "reason": NO_SOURCE} if spec.has_metric else None
+        # A limit on the metric is kept or missed by the graph's report, which had the source.
+        return _write(folder, cases, metric, plan.budget.model_copy(update={"metric": None}))
+
+    return run.stage(
+        Report,
+        "verify-engine",
+        make,
+        config={
+            "budget": plan.budget.model_dump(),
+            "padding": spec.padding,
+            "reason": reason,
+            "gpu": machine.gpu.name if machine.gpu else None,
+            "driver": machine.driver,
+        },
+        inputs=[engine, prepared.references],
+        tools=TOOLS,
+        label=f"verify {engine.target}",
+        detail="" if reason is None else f"built, not run: {reason}",
+    )
+
+
+def rejudge(facts: Mapping[str, Any], budget: Budget) -> list[str]:
+    """What a budget says of a report made earlier, perhaps under another budget; empty where it is kept."""
+    if not facts["ran"]:
+        return []
+    return [*facts["failures"], *judge(facts, budget), *_judge_metric(facts["metric"], budget)]
+
+
+def _compare_cases(
+    session: Runner, references: References, padding: str | None, budget: Budget, progress: Progress, what: str
+) -> list[dict[str, Any]]:
+    total = len(json.loads((references.path / "cases.json").read_text()))
+    rows: list[dict[str, Any]] = []
+    for done, case in enumerate(references.cases()):
+        progress.step(done, total, case.name)
+        got = session(case.inputs)
+        verdict = compare(case.outputs, got, budget, inputs=case.inputs, padding=padding, names=("eager", what))
+        structural = [
+            f"case '{case.name}', output '{name}': {reason}"
+            for name, metrics in verdict.outputs.items()
+            for reason in judge(metrics.to_json(), Budget())
+        ]
+        rows.append(
+            {
+                "name": case.name,
+                "kind": case.kind,
+                "sizes": dict(case.sizes),
+                **verdict.worst(),
+                "accepted": verdict.accepted,
+                "reasons": list(verdict.reasons),
+                "failures": structural,
+                "notices": list(verdict.notices),
+                "outputs": {name: metrics.to_json() for name, metrics in verdict.outputs.items()},
+            }
+        )
+    progress.step(total, total)
+    return rows
+
+
+def _score(source: Source, session: Runner, progress: Progress) -> dict[str, float]:
+    scores: dict[str, float] = {}
+    runners: tuple[tuple[str, Runner], ...] = (("eager", source.eager()), ("graph", session))
+    for side, runner in runners:
+        progress.step(0, 0, f"metric, {side}")
+        value = source.score(runner)
+        if value is None or not math.isfinite(value):
+            raise DeclarationError(
+                f"the metric of {side} is {value}, not a number to compare",
+                where=f"the metric of model '{source.spec.name}'",
+                fix="return one finite number, higher is better",
+            )
+        scores[side] = float(value)
+    return scores | {"drop": scores["eager"] - scores["graph"]}
+
+
+def _judge_metric(metric: Mapping[str, Any] | None, budget: Budget) -> list[str]:
+    if budget.metric is None or (metric is not None and metric.get("ran") is False):
+        return []
+    if metric is None:
+        return ["the budget limits the model's metric, and the model declares none"]
+    if metric["drop"] > budget.metric:
+        return [f"the metric fell from {metric['eager']:.6g} to {metric['graph']:.6g}, by more than {budget.metric:g}"]
+    return []
+
+
+def _write(
+    folder: Path, cases: Sequence[Mapping[str, Any]], metric: Mapping[str, Any] | None, budget: Budget
+) -> Mapping[str, Any]:
+    by_case = [f"case '{case['name']}', {reason}" for case in cases for reason in case["reasons"]]
+    reasons = [*by_case, *_judge_metric(metric, budget)]
+    report: dict[str, Any] = {
+        "ran": True,
+        "reason": None,
+        "accepted": not reasons,
+        **worst(cases),
+        "metric": metric,
+        "reasons": reasons,
+        "failures": [reason for case in cases for reason in case["failures"]],
+        "notices": sorted({notice for case in cases for notice in case["notices"]}),
+        "budget": budget.model_dump(exclude_none=True),
+    }
+    (folder / "report.json").write_text(json.dumps(report | {"cases": list(cases)}, indent=1, allow_nan=False))
+    brief = ("name", "kind", "sizes", "cosine", "relative_l2", "max_abs", "accepted")
+    return report | {"cases": [{key: case[key] for key in brief} for case in cases]}
+
+
+def _unrun(folder: Path, reason: str) -> Mapping[str, Any]:
+    report: dict[str, Any] = {"ran": False, "reason": reason, "accepted": True, **worst([]), "metric": None}
+    report |= {"reasons": [], "failures": [], "notices": [], "budget": {}, "cases": []}
+    (folder / "report.json").write_text(json.dumps(report, indent=1))
+    return report

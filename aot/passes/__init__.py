@@ -1,0 +1,46 @@
+"""Every graph rewrite, in the order they run."""
+
+from __future__ import annotations
+
+from aot.graph import Pass
+from aot.passes.attention_scale import attention_scale
+from aot.passes.cleaning import drop_dead, drop_identities, fold_constants, share_subexpressions
+from aot.passes.erf_gelu import erf_gelu
+from aot.passes.finite_mask import finite_mask
+from aot.passes.fold_batch_norm import fold_batch_norm
+from aot.passes.gather_by_ranges import gather_by_ranges
+from aot.passes.library_rules import drop_expands, drop_no_ops, merge_clips, merge_views
+from aot.passes.softmax_guard import softmax_guard
+from aot.passes.static_reshape import static_reshape
+from aot.passes.transpose_through_views import transpose_through_views
+from aot.passes.true_masks import true_masks
+
+PASSES: tuple[Pass, ...] = (
+    # Constants first: most rules ask for them.
+    drop_dead,
+    fold_constants,
+    drop_identities,
+    share_subexpressions,
+    drop_no_ops,
+    # Layers.
+    fold_batch_norm,
+    merge_clips,
+    erf_gelu,
+    # Shapes: chains that compute them fall away once nothing asks.
+    transpose_through_views,
+    static_reshape,
+    merge_views,
+    drop_expands,
+    # Attention and its masks.
+    gather_by_ranges,
+    true_masks,
+    finite_mask,
+    softmax_guard,
+    attention_scale,
+    # What the rewrites left behind.
+    fold_constants,
+    drop_identities,
+    share_subexpressions,
+    merge_views,
+    drop_dead,
+)

@@ -1,0 +1,129 @@
+"""What passes share: asking about a value, and replacing a node without losing its name or its metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+Dim = int | str | None
+
+
+def nodes(model: ir.Model, *ops: str) -> Iterator[ir.Node]:
+    """Every node of the standard domain with one of those op types, subgraphs included, in graph order.
+
+    The list is taken beforehand; nodes that a rewrite has removed meanwhile are passed over.
+    """
+    for node in tuple(model.graph.all_nodes()):
+        if node.domain == "" and node.op_type in ops and node.graph is not None:
+            yield node
+
+
+def made_by(value: ir.Value | None, *ops: str) -> ir.Node | None:
+    """The node that computes `value`, if it is of the standard domain and of one of those op types."""
+    node = value.producer() if value is not None else None
+    return node if node is not None and node.domain == "" and node.op_type in ops else None
+
+
+def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
+    """The plain value of an attribute, `default` where it is absent."""
+    found = node.attributes.get(name)
+    return default if found is None else found.value
+
+
+def array(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
+    """The contents of a constant, None for anything computed or fed."""
+    if value is None or value.is_graph_input():
+        return None
+    tensor = ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def scalar(value: ir.Value | None) -> float | None:
+    """The number a one-element constant holds, None for anything else."""
+    if value is None or value.is_graph_input():
+        return None
+    tensor = ir.convenience.get_const_tensor(value)
+    return float(tensor.numpy().reshape(())) if tensor is not None and tensor.size == 1 else None
+
+
+def dims(value: ir.Value | None) -> tuple[Dim, ...] | None:
+    """The shape: integers, names of symbolic dims, None for what is not known; None where the rank is not known.
+
+    Placeholder names such as `?` tell nothing, so they count as not known.
+    """
+    if value is None or value.shape is None:
+        return None
+    known: list[Dim] = []
+    for dim in value.shape:
+        name = dim if isinstance(dim, int) else dim.value
+        known.append(name if isinstance(name, int) or (name and name[0] not in "?*") else None)
+    return tuple(known)
+
+
+def same(a: Dim, b: Dim) -> bool:
+    """Whether two dims are known to be equal."""
+    return a is not None and a == b
+
+
+def broadcast(a: Sequence[Dim], b: Sequence[Dim]) -> tuple[Dim, ...] | None:
+    """The shape two shapes broadcast to, None where that cannot be told."""
+    rank = max(len(a), len(b))
+    out: list[Dim] = []
+    for x, y in zip((1,) * (rank - len(a)) + tuple(a), (1,) * (rank - len(b)) + tuple(b), strict=True):
+        if x == 1 or same(x, y):
+            out.append(y)
+        elif y == 1:
+            out.append(x)
+        else:
+            return None
+    return tuple(out)
+
+
+def only_user(value: ir.Value) -> ir.Node | None:
+    """The one node that reads `value` (once), None where there are more or it is an output of the graph."""
+    uses = tuple(value.uses())
+    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def constant(model: ir.Model, name: str, data: np.ndarray[Any, Any]) -> ir.Value:
+    """A new initializer; its name is `name`, with a number where that is taken."""
+    taken = model.graph.initializers
+    unique, count = name, 1
+    while unique in taken:
+        count += 1
+        unique = f"{name}_{count}"
+    tensor = ir.tensor(np.asarray(data), name=unique)
+    value = ir.Value(name=unique, shape=ir.Shape(tensor.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+    model.graph.register_initializer(value)
+    return value
+
+
+def replace(
+    node: ir.Node, op: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any] | None = None
+) -> ir.Node:
+    """Put a new node with one output in the place of `node`, which takes over its name, metadata, and output.
+
+    What only `node` read is left without a reader; the cleaning passes remove it.
+    """
+    graph = node.graph
+    assert graph is not None and len(node.outputs) == 1
+    new = ir.node(op, inputs, dict(attributes or {}), name=node.name, metadata_props=dict(node.metadata_props))
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [new], node.outputs, new.outputs)
+    return new
+
+
+def bypass(node: ir.Node, value: ir.Value) -> None:
+    """Let every reader of `node`'s output read `value` instead, and remove `node`.
+
+    An output of the graph keeps its name through an Identity.
+    """
+    graph = node.graph
+    assert graph is not None and len(node.outputs) == 1
+    if node.outputs[0].is_graph_output():
+        replace(node, "Identity", [value])
+        return
+    ir.convenience.replace_all_uses_with(node.outputs[0], value)
+    graph.remove(node, safe=True)

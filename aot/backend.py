@@ -6,11 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aot.backends import NAMES
 from aot.config import EngineOptions, Precision
 from aot.declaration import ModelSpec
+from aot.errors import unknown
 from aot.plan import Profile
 from aot.progress import Progress
 from aot.toolchain import Machine
@@ -36,6 +39,7 @@ class Session(AbstractContextManager["Session"]):
     """An engine that is loaded: `session(inputs) -> outputs`, numpy in and out."""
 
     def __call__(self, inputs: Mapping[str, Any]) -> Arrays:
+        """Run once. Raises EngineError for a missing input, a wrong dtype, or shapes that it does not take."""
         raise NotImplementedError
 
 
@@ -77,4 +81,8 @@ class Backend(ABC):
 
 def get(name: str) -> Backend:
     """The backend of that name. Raises UsageError with the nearest name."""
-    raise NotImplementedError
+    if name not in NAMES:
+        raise unknown("backend", name, NAMES)
+    backend = import_module(f"aot.backends.{name}").BACKEND
+    assert isinstance(backend, Backend)
+    return backend

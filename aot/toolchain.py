@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import os
+import platform
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -48,5 +51,70 @@ class Machine:
 
 @cache
 def machine() -> Machine:
-    """Probe this machine once: NVML through ctypes, so neither torch nor CUDA is needed."""
-    raise NotImplementedError
+    """Probe this machine once: NVML through ctypes, so neither torch nor CUDA is needed.
+
+    The GPU is the first one that `CUDA_VISIBLE_DEVICES` lets a program see; an empty value hides all.
+    """
+    nvml = _nvml()
+    gpu, driver = _probe(nvml, os.environ.get("CUDA_VISIBLE_DEVICES")) if nvml is not None else (None, None)
+    return Machine(gpu, driver, _cpu())
+
+
+def _nvml() -> ctypes.CDLL | None:
+    """The driver's management library, None where there is no driver."""
+    try:
+        return ctypes.CDLL("nvml.dll" if os.name == "nt" else "libnvidia-ml.so.1")
+    except OSError:
+        return None
+
+
+class _Memory(ctypes.Structure):
+    """`nvmlMemory_t`."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+def _probe(nvml: ctypes.CDLL, visible: str | None) -> tuple[Gpu | None, str | None]:
+    """Ask NVML, whose calls return 0 for success. A library without a working driver gives (None, None)."""
+    if nvml.nvmlInit_v2():
+        return None, None
+    try:
+        text = ctypes.create_string_buffer(96)
+        driver = None if nvml.nvmlSystemGetDriverVersion(text, 96) else text.value.decode()
+        handle = _first_visible(nvml, visible)
+        if handle is None:
+            return None, driver
+        major, minor, memory = ctypes.c_int(), ctypes.c_int(), _Memory()
+        failed = (
+            nvml.nvmlDeviceGetName(handle, text, 96)
+            or nvml.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor))
+            or nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
+        )
+        if failed:
+            return None, driver
+        return Gpu(text.value.decode(), f"sm{major.value}{minor.value}", int(memory.total)), driver
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _first_visible(nvml: ctypes.CDLL, visible: str | None) -> ctypes.c_void_p | None:
+    """The handle of the GPU that CUDA would call device 0; None where `CUDA_VISIBLE_DEVICES` hides all."""
+    first = "0" if visible is None else visible.split(",")[0].strip()
+    handle = ctypes.c_void_p()
+    if first.isdigit():
+        failed = nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(first)), ctypes.byref(handle))
+    elif first.startswith(("GPU-", "MIG-")):
+        failed = nvml.nvmlDeviceGetHandleByUUID(first.encode(), ctypes.byref(handle))
+    else:  # empty, or -1
+        return None
+    return None if failed else handle
+
+
+def _cpu() -> str:
+    """The processor's model name, as the system reports it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

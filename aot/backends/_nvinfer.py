@@ -1,0 +1,235 @@
+"""What TensorRT and TensorRT-RTX share: one builder code over two modules with the same API.
+
+The network is strongly typed: every tensor has the dtype that the ONNX graph gives it, INT8 and FP8 come
+from explicit Q/DQ. No precision flag and no calibrator is ever touched, so one code serves 10.6 to 11.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from aot import profile as shapes_of
+from aot import toolchain
+from aot.backend import Backend, Job, Session
+from aot.backends import _graph
+from aot.backends._build import last_lines, make_log, make_monitor, supervised, useful
+from aot.config import Precision
+from aot.declaration import ModelSpec
+from aot.errors import EngineError, GraphError, ProfileError, TargetError
+from aot.plan import Profile
+from aot.progress import Progress
+from aot.toolchain import Machine
+
+if TYPE_CHECKING:
+    from aot.timing_cache import TimingCaches
+
+# The first compute capability with each dtype in its matrix units.
+_FIRST: dict[str, int] = {"bf16": 80, "fp8": 89}
+
+
+def check_precision(precision: Precision, target: str) -> None:
+    """Raise TargetError where the hardware of `target` lacks the dtype: BF16 begins with sm80, FP8 with sm89."""
+    least = _FIRST.get(precision, 0)
+    if target.removeprefix("sm").isdigit() and int(target[2:]) < least:
+        other = "int8 or fp16" if precision == "fp8" else "fp16"
+        raise TargetError(
+            f"{target} has no {precision.upper()}: it begins with sm{least}",
+            where=f"--precision {precision} --target {target}",
+            fix=f"--precision {other}, or a target from sm{least} on",
+        )
+
+
+class Nvinfer(Backend):
+    """A backend over one of the two vendor modules."""
+
+    suffix = ".plan"
+    title: ClassVar[str]
+    module_name: ClassVar[str]
+    has_timing_cache: ClassVar[bool] = False
+
+    def module(self) -> ModuleType:
+        """The vendor's module. Raises EngineError where its libraries do not load."""
+        try:
+            return import_module(self.module_name)
+        except (ImportError, OSError) as error:
+            raise EngineError(
+                f"{self.title} does not load: {' '.join(str(error).split())}",
+                where=f"import {self.module_name}",
+                fix="aot doctor says what is missing",
+            ) from error
+
+    @abstractmethod
+    def aim(self, trt: ModuleType, config: Any, target: str) -> None:
+        """Tell the builder what GPU to build for."""
+
+    def origin(self) -> Mapping[str, str] | None:
+        """The GPU and driver that took part in the build; None where none did."""
+        return None
+
+    def check_graph(self, graph: Path, precision: Precision, target: str) -> None:
+        """Parse the graph as the build will, without building. Raises GraphError for the first refusal."""
+        trt = self.module()
+        log = make_log(trt)
+        self._parse(trt, self._builder(trt, log), log, graph)
+
+    def build(self, job: Job, plan: Path, caches: TimingCaches | None, progress: Progress) -> Mapping[str, Any]:
+        """See Backend.build. Raises GraphError, ProfileError or EngineError; KeyboardInterrupt ends it early."""
+        trt = self.module()
+        log = make_log(trt)
+        builder = self._builder(trt, log)
+        network, parser = self._parse(trt, builder, log, job.graph)
+        config = builder.create_builder_config()
+        config.builder_optimization_level = job.options.optimization_level
+        if job.options.workspace_mib is not None:
+            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, job.options.workspace_mib << 20)
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # layer names, for `aot inspect`
+        self.aim(trt, config, job.target)
+        for index, profile in enumerate(job.profiles):
+            self._add_profile(builder, network, config, job.spec, profile, index)
+
+        lease = caches.attach(config, self.cache_name(), progress) if caches is not None else None
+        stop = threading.Event()
+        monitor = make_monitor(trt, stop)
+        config.progress_monitor = monitor
+        serialized = supervised(
+            lambda: builder.build_serialized_network(network, config), lambda: monitor.state, stop, progress
+        )
+        for message in useful(log.warnings):
+            progress.warn(f"{self.title}: {message}")
+        if serialized is None:
+            self._refused(job, log.errors)
+        with plan.open("wb") as file:
+            file.write(memoryview(serialized))
+        del parser  # the network holds memory of the parser's until here
+        saved = lease is not None and lease.save()
+        facts: dict[str, Any] = {"origin": self.origin(), "timing_cache": "does not apply"}
+        if self.has_timing_cache:
+            facts["timing_cache"] = {"used": lease is not None and lease.warm, "saved": saved}
+        return facts
+
+    def cache_name(self) -> str:
+        """What a timing cache is kept under."""
+        raise NotImplementedError
+
+    def _builder(self, trt: ModuleType, log: Any) -> Any:
+        try:
+            return trt.Builder(log)
+        except (TypeError, RuntimeError) as error:  # pybind11 reports a null builder as a TypeError
+            raise EngineError(
+                f"{self.title} cannot make a builder here: {last_lines(log.errors) or error}",
+                fix="aot doctor says what this machine can build",
+            ) from error
+
+    def _parse(self, trt: ModuleType, builder: Any, log: Any, graph: Path) -> tuple[Any, Any]:
+        """The network and the parser that owns its weights. Raises GraphError for what the parser refuses."""
+        # From 11 on every network is strongly typed and the flag may be gone.
+        flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+        network = builder.create_network(0 if flag is None else 1 << int(flag))
+        parser = trt.OnnxParser(network, log)
+        if not parser.parse_from_file(str(graph)):
+            self._refused_node(graph, parser, log.errors)
+        return network, parser
+
+    def _refused_node(self, path: Path, parser: Any, errors: list[str]) -> NoReturn:
+        error = parser.get_error(0) if parser.num_errors else None
+        if error is None:
+            raise GraphError(
+                f"{self.title} cannot read the graph: {last_lines(errors) or 'it gives no reason'}", where=str(path)
+            )
+        op, name, reason = error.node_operator(), error.node_name(), _reason(error.desc())
+        graph = _graph.load_structure(path).graph
+        node = _graph.by_name(graph, name) if name else None
+        raise GraphError(
+            f"{self.title} {self.version()} does not take {op or 'a node'}" + (f": {reason}" if reason else ""),
+            where=_graph.describe(node) if node is not None else f"node '{name}' ({op})",
+            fix=f"write that line with other ops, or give the op as a plugin: plugins/{op}.py",
+        )
+
+    def _add_profile(
+        self, builder: Any, network: Any, config: Any, spec: ModelSpec, profile: Profile, index: int
+    ) -> None:
+        made = builder.create_optimization_profile()
+        for position in range(network.num_inputs):
+            tensor = network.get_input(position)
+            shape = tuple(tensor.shape)
+            declared = spec.inputs.get(tensor.name)
+            if declared is None:
+                if -1 in shape or tensor.is_shape_tensor:
+                    raise ProfileError(f"graph input '{tensor.name}' is not declared, so nothing bounds its size")
+                continue
+            if tensor.is_shape_tensor:
+                volume = 1
+                for size in shape:
+                    volume *= size
+                low, opt, high = shapes_of.values(tensor.name, declared, volume)
+                made.set_shape_input(tensor.name, low, opt, high)
+            elif -1 in shape:
+                low, opt, high = shapes_of.shapes(declared, profile, shape)
+                made.set_shape(tensor.name, low, opt, high)
+        if config.add_optimization_profile(made) < 0:
+            raise ProfileError(f"{self.title} refuses optimization profile {index + 1}", where=str(dict(profile)))
+
+    def _refused(self, job: Job, errors: list[str]) -> NoReturn:
+        text = "\n".join(errors)
+        named = _graph.first(_graph.mentioned(_graph.load_structure(job.graph).graph, text))
+        reason = last_lines(errors, 3) or "it gives no reason"
+        raise EngineError(
+            f"{self.title} {self.version()} could not build the engine for {job.target}: {reason}",
+            where=named,
+            fix=_advice(text),
+        )
+
+    def can_run(self, target: str, machine: Machine) -> str | None:
+        """See Backend.can_run."""
+        if machine.gpu is None:
+            return "no GPU on this machine"
+        if self.version() is None:
+            return f"{self.title} is not installed"
+        if machine.gpu.target != target:
+            return f"it is for {target} and this machine has {machine.gpu.target}"
+        return None
+
+    def open(self, plan: Path, spec: ModelSpec, profiles: Sequence[Profile]) -> Session:
+        """See Backend.open."""
+        from aot.backends._session import open_engine
+
+        return open_engine(self, plan, spec, profiles, toolchain.machine())
+
+
+_ADVICE = (
+    ("HW-specific datatypes", "choose a precision that the target has: int8 or fp16"),
+    (
+        "out of memory|OutOfMemory|insufficient memory",
+        "lower a profile's max, or set engine.workspace_mib in a profile file",
+    ),
+    ("kMIN|kMAX|kOPT|optimization profile", "check the ranges with which the Dims enter the profile"),
+    (
+        "find any implementation|fallback kernel|NVRTC|dedicated kernel",
+        "keep the node wide (placement.keep in a calibration recipe), or build with --precision fp16 to see whether "
+        "the quantization is to blame",
+    ),
+)
+
+
+def _advice(text: str) -> str:
+    for pattern, advice in _ADVICE:
+        if re.search(pattern, text):
+            return advice
+    return "build with --precision fp32: where that builds too, the precision is to blame; else the node above is"
+
+
+def _reason(desc: str) -> str:
+    """The parser's sentence, without its assertion; empty where it only says `false`."""
+    text = " ".join(desc.split())
+    asserted = re.search(r'&& "([^"]+)"', text)
+    if asserted:
+        return asserted[1]
+    text = re.sub(r"^Assertion failed: (?:.*?: )?", "", text)
+    return "" if text in ("", "false") else text

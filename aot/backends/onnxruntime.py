@@ -1,0 +1,195 @@
+"""onnxruntime on the CPU: the reference that quantized graphs are judged with, and an honest fallback to run on.
+
+Sessions execute Q/DQ as written. By default onnxruntime fuses DequantizeLinear-op-QuantizeLinear into integer
+kernels, whose intermediate sums saturate at 16 bits on CPUs without VNNI: another arithmetic than that of the
+engine, which dequantizes exactly and accumulates wide. So those fusions are off (`session.disable_quant_qdq`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from aot import toolchain
+from aot.backend import Backend, Job, Session
+from aot.backends import _emulate, _graph
+from aot.config import Precision
+from aot.declaration import ModelSpec
+from aot.errors import EngineError, GraphError, TargetError
+from aot.plan import Profile
+from aot.progress import Progress
+from aot.toolchain import Machine
+
+if TYPE_CHECKING:
+    import onnx
+
+    from aot.records import Arrays
+    from aot.timing_cache import TimingCaches
+
+TARGET = "cpu"
+# protobuf cannot hold a message beyond 2 GiB; the structure beside the weights needs a little.
+LIMIT = 2**31 - 2**24
+
+
+class OnnxRuntime(Backend):
+    """See the module's docstring."""
+
+    name = "onnxruntime"
+    suffix = ".onnx"
+
+    def version(self) -> str | None:
+        """See Backend.version."""
+        return toolchain.version("onnxruntime") or toolchain.version("onnxruntime-gpu")
+
+    def targets(self, machine: Machine) -> tuple[str, ...]:
+        """The CPU."""
+        return (TARGET,) if self.version() else ()
+
+    def check(self, precision: Precision, target: str, machine: Machine) -> None:
+        """See Backend.check."""
+        if target != TARGET:
+            raise TargetError(
+                f"onnxruntime builds for {TARGET}, not for {target}",
+                where=f"--backend onnxruntime --target {target}",
+                fix=f"--backend tensorrt_rtx for {target}, or --target {TARGET}",
+            )
+        if self.version() is None:
+            raise TargetError("onnxruntime is not installed", where=f"--target {TARGET}", fix="pip install onnxruntime")
+
+    def check_graph(self, graph: Path, precision: Precision, target: str) -> None:
+        """Make a session and drop it. Raises GraphError for what onnxruntime does not take."""
+        size = sum(path.stat().st_size for path in graph.parent.glob(f"{graph.name}*"))
+        if size > LIMIT:
+            raise GraphError(
+                f"the graph is {size / 2**30:.1f} GiB, and a single ONNX file holds 2",
+                where=str(graph),
+                fix="--precision fp16 or int8 halves it; TensorRT has no such limit",
+            )
+        _session(graph, optimize=False)
+
+    def build(self, job: Job, plan: Path, caches: TimingCaches | None, progress: Progress) -> Mapping[str, Any]:
+        """The engine is the final graph in one file, weights inside, so that it loads by itself."""
+        import onnx
+
+        onnx.save(onnx.load(str(job.graph)), str(plan))
+        return {"origin": None, "timing_cache": "does not apply"}
+
+    def can_run(self, target: str, machine: Machine) -> str | None:
+        """See Backend.can_run."""
+        if target != TARGET:
+            return f"onnxruntime runs on {TARGET}, not on {target}"
+        return None if self.version() else "onnxruntime is not installed"
+
+    def open(self, plan: Path, spec: ModelSpec, profiles: Sequence[Profile]) -> Session:
+        """See Backend.open; any ONNX file will do. FP16 and BF16 are emulated: see `_emulate`."""
+        return CpuSession(*_session(plan, optimize=True))
+
+
+class CpuSession(Session):
+    """An onnxruntime session, and the outputs to round back to their own dtype."""
+
+    def __init__(self, session: Any, narrow: Mapping[str, str]) -> None:
+        self._session = session
+        self._narrow = narrow
+        self._outputs = [out.name for out in session.get_outputs()]
+        self._inputs = {put.name: put.type for put in session.get_inputs()}
+
+    def __exit__(self, *_: object) -> None:
+        self._session = None
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Arrays:
+        """Run once. Raises EngineError for a missing input, a wrong dtype or shape."""
+        import ml_dtypes
+        import numpy as np
+
+        missing = [name for name in self._inputs if name not in inputs]
+        if missing:
+            raise EngineError(f"input '{missing[0]}' is missing", fix=f"the graph takes: {', '.join(self._inputs)}")
+        feed = {name: np.asarray(inputs[name]) for name in self._inputs}
+        for name, array in feed.items():
+            if array.dtype.name in ("float16", "bfloat16") and self._inputs[name] == "tensor(float)":
+                feed[name] = array.astype(np.float32)
+        try:
+            got = self._session.run(self._outputs, feed)
+        except _errors() as error:
+            raise EngineError(f"onnxruntime does not run the graph: {_said(error)}") from error
+        found = dict(zip(self._outputs, got, strict=True))
+        for name, dtype in self._narrow.items():
+            found[name] = found[name].astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)
+        return found
+
+
+def _session(path: Path, *, optimize: bool) -> tuple[Any, dict[str, str]]:
+    """A session on the CPU and its narrow outputs. Raises GraphError, naming the node, for what it does not take.
+
+    optimize: False loads faster, for a session that is only a check.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # its errors come as exceptions
+    options.intra_op_num_threads = _threads()
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    levels = ort.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    try:
+        if not _emulate.is_narrow(path):
+            return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), {}
+        model, narrow = _emulate.emulated(path)
+        return _from_memory(model, options), narrow
+    except _errors() as error:
+        _refused(path, error)
+
+
+def _from_memory(model: onnx.ModelProto, options: Any) -> Any:
+    """A session from a model in memory; one too large for a message goes through a file beside its weights."""
+    import onnx
+
+    import onnxruntime as ort
+
+    providers = ["CPUExecutionProvider"]
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < LIMIT:
+        return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
+    with TemporaryDirectory(prefix="aot-") as folder:
+        path = os.path.join(folder, "model.onnx")
+        onnx.save(model, path, save_as_external_data=True, location="model.onnx.data")
+        return ort.InferenceSession(path, options, providers=providers)
+
+
+def _threads() -> int:
+    """The CPUs this process may use; its own guess pins threads to cores that a container may not have."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(int(asked), available) if asked.isdigit() and int(asked) > 0 else available
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What onnxruntime raises: its own classes, none of them under a common base of its own."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "NotImplemented",
+             "RuntimeException", "EPFail", "NoModel")  # fmt: skip
+    return tuple(getattr(state, name) for name in names if hasattr(state, name))
+
+
+def _said(error: Exception) -> str:
+    """Its sentence without code and status."""
+    text = " ".join(str(error).split())
+    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+
+
+def _refused(path: Path, error: Exception) -> NoReturn:
+    graph = _graph.load_structure(path).graph
+    where = _graph.first(_graph.mentioned(graph, str(error))) if path.is_file() else None
+    raise GraphError(
+        f"onnxruntime {BACKEND.version()} does not take the graph: {_said(error)}",
+        where=where or str(path),
+        fix="write that line with other ops; a newer onnxruntime may have the kernel",
+    ) from error
+
+
+BACKEND = OnnxRuntime()

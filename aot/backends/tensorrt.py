@@ -1,0 +1,76 @@
+"""TensorRT 10.6 to 11: times kernels on the GPU it builds for, so it builds only where that GPU is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from aot import toolchain
+from aot.backends._nvinfer import Nvinfer, check_precision
+from aot.config import Precision
+from aot.errors import TargetError
+from aot.toolchain import Machine
+
+OLDEST = (10, 6)
+_DISTRIBUTIONS = ("tensorrt", *(f"tensorrt-cu{cuda}{part}" for cuda in (13, 12) for part in ("", "-bindings")))
+_ELSEWHERE = "--until graph here and aot build on the prepared artifact there, or --backend tensorrt_rtx"
+
+
+class TensorRt(Nvinfer):
+    """See the module's docstring."""
+
+    name = "tensorrt"
+    title = "TensorRT"
+    module_name = "tensorrt"
+    has_timing_cache = True
+
+    def version(self) -> str | None:
+        """See Backend.version. The bindings' wheel alone has no module `tensorrt` and does not count."""
+        if find_spec(self.module_name) is None:
+            return None
+        found = (toolchain.version(name) for name in _DISTRIBUTIONS)
+        return next((version for version in found if version), None)
+
+    def targets(self, machine: Machine) -> tuple[str, ...]:
+        """This machine's GPU."""
+        return (machine.gpu.target,) if machine.gpu and self.version() else ()
+
+    def check(self, precision: Precision, target: str, machine: Machine) -> None:
+        """See Backend.check."""
+        version, where = self.version(), f"--backend tensorrt --target {target}"
+        if machine.gpu is None:
+            raise TargetError("TensorRT builds on the GPU it builds for, and here is none", where=where, fix=_ELSEWHERE)
+        if version is None:
+            raise TargetError(
+                "TensorRT is not installed", where=where, fix="pip install tensorrt, or --backend tensorrt_rtx"
+            )
+        if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
+            raise TargetError(
+                f"TensorRT {version} is too old", where=where, fix=f"install {'.'.join(map(str, OLDEST))} or later"
+            )
+        if target != machine.gpu.target:
+            raise TargetError(
+                f"TensorRT builds on the GPU it builds for: this is {machine.gpu.name} ({machine.gpu.target})",
+                where=where,
+                fix=_ELSEWHERE,
+            )
+        check_precision(precision, target)
+
+    def aim(self, trt: ModuleType, config: Any, target: str) -> None:
+        """Nothing to say: the builder takes the GPU it runs on."""
+
+    def origin(self) -> Mapping[str, str] | None:
+        """The GPU and driver whose kernels were timed."""
+        machine = toolchain.machine()
+        return {"gpu": machine.gpu.name, "driver": machine.driver or "unknown"} if machine.gpu else None
+
+    def cache_name(self) -> str:
+        """Timings hold for one TensorRT, GPU and driver."""
+        origin = self.origin() or {}
+        return f"tensorrt {self.version()} {origin.get('gpu')} {origin.get('driver')}"
+
+
+BACKEND = TensorRt()

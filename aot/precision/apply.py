@@ -1,0 +1,145 @@
+"""The four steps in order, and the record of what was decided."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import onnx_ir as ir
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
+
+from aot.config import Recipe
+from aot.errors import GraphError
+from aot.precision.casts import retype
+from aot.precision.formats import FLOATS, QUANTIZED, Float
+from aot.precision.islands import Islands, find_islands
+from aot.precision.placement import Placed, place
+from aot.precision.qdq import insert
+from aot.precision.reading import Observed, figure, is_float
+from aot.precision.schemas import opset_for
+
+# QuantizeLinear and DequantizeLinear take FP16 scales and FP8 values from here on.
+QDQ_OPSET = 19
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a node computes in, and why."""
+
+    node: str
+    op: str
+    precision: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """decisions: one a node of the graph as it came. ops: how many nodes of a type were quantized. qdq: how many
+    DequantizeLinear nodes there are now."""
+
+    decisions: tuple[Decision, ...]
+    ops: Mapping[str, int]
+    qdq: int
+    nodes: int
+    warnings: tuple[str, ...]
+
+    def facts(self, precision: str) -> dict[str, Any]:
+        """As plain data, for the record."""
+        return {
+            "nodes": self.nodes,
+            "precision": precision,
+            "ops": dict(self.ops),
+            "qdq": self.qdq,
+            "decisions": [asdict(d) for d in self.decisions],
+            "warnings": list(self.warnings),
+        }
+
+
+def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float]) -> Outcome:
+    """Change the model as the recipe says. `amax` maps tensor names to the largest magnitude observed.
+
+    Raises GraphError where the graph's opset cannot express the precision, or a value's dtype is not known.
+    """
+    graph = model.graph
+    original = [(node, node.name or "", node.op_type) for node in graph]
+    form = QUANTIZED.get(recipe.precision)
+    compute = FLOATS[recipe.compute if form else recipe.precision]
+    observed = Observed(amax)
+    islands, placed = Islands({}, {}), Placed()
+    dtypes: dict[ir.Node, str] = {}
+
+    if recipe.precision != "fp32":
+        _check(model, recipe)
+        LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+        dtypes = {node: _dtype(node) for node, _, _ in original}
+        opset = opset_for(model, compute.onnx)
+        if compute.name != "fp32":
+            islands = find_islands(graph, observed, compute, opset, recipe.keep_fp32)
+        if form:
+            placed = place(graph, observed, recipe, form, compute, islands.wide)
+            insert(graph, placed.sites, form, compute)
+        if compute.name != "fp32":
+            retype(graph, compute, opset, islands.wide, islands.clamp)
+        if opset != model.opset_imports[""]:
+            model.opset_imports[""] = opset
+            model.ir_version = max(model.ir_version, 10)
+    else:
+        dtypes = {node: _dtype(node) for node, _, _ in original}
+
+    decisions = []
+    for node, name, op in original:
+        precision, reason = _decide(node, dtypes[node], placed, islands, observed, compute, recipe)
+        decisions.append(Decision(name, op, precision, reason))
+    return Outcome(
+        decisions=tuple(decisions),
+        ops=dict(sorted(Counter(n.op_type for n in placed.quantized).items())),
+        qdq=sum(n.op_type == "DequantizeLinear" for n in graph),
+        nodes=len(list(graph)),
+        warnings=tuple(placed.warnings),
+    )
+
+
+def _check(model: ir.Model, recipe: Recipe) -> None:
+    opset = model.opset_imports.get("", 0)
+    if recipe.precision in QUANTIZED and opset < QDQ_OPSET:
+        raise GraphError(
+            f"{recipe.precision} needs opset {QDQ_OPSET} or later, the graph has {opset}",
+            where="QuantizeLinear and DequantizeLinear",
+            fix="export the model with opset_version=20",
+        )
+    for node in model.graph:
+        for value in node.outputs:
+            if value.dtype is None and value.uses():
+                raise GraphError(
+                    f"the dtype of '{value.name}' is not known",
+                    where=f"node '{node.name}' ({node.op_type})",
+                    fix="run ONNX shape inference on the model first",
+                )
+
+
+def _dtype(node: ir.Node) -> str:
+    """The dtype a node works in: `fp32` where any of its tensors is FLOAT, else that of its first output."""
+    if any(is_float(v) for v in (*node.inputs, *node.outputs)):
+        return "fp32"
+    first = next((v.dtype for v in node.outputs if v.dtype is not None), None)
+    return "fp16" if first == ir.DataType.FLOAT16 else first.name.lower() if first is not None else "unknown"
+
+
+def _decide(
+    node: ir.Node, dtype: str, placed: Placed, islands: Islands, observed: Observed, compute: Float, recipe: Recipe
+) -> tuple[str, str]:
+    if dtype != "fp32":
+        return dtype, "holds no FP32 tensor"
+    if node in placed.quantized:
+        return recipe.precision, placed.quantized[node]
+    if node in islands.wide:
+        return "fp32", islands.wide[node]
+    if node in placed.wide:
+        return compute.name, placed.wide[node]
+    if compute.name == "fp32":
+        return "fp32", "the precision asked for" if recipe.precision == "fp32" else "the recipe's compute dtype"
+    known = [a for v in node.outputs if (a := observed.of(v)) is not None]
+    seen = f"its output reached {figure(max(known))}" if known else "nothing speaks against it"
+    return compute.name, seen

@@ -1,0 +1,44 @@
+"""The graph in the dtypes the engine will use: islands, Q/DQ, casts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aot.plan import Plan
+from aot.records import MODEL, Graph, QuantizedGraph, Ranges
+from aot.run import Run
+
+TOOLS = ("onnx", "onnx-ir", "numpy", "ml_dtypes")
+
+
+def quantize(run: Run, graph: Graph, ranges: Ranges, plan: Plan) -> QuantizedGraph:
+    """Apply the plan's recipe to the graph. Raises GraphError where the graph cannot take the precision.
+
+    FP32 does not look at the ranges, so it does not depend on them either.
+    """
+    recipe = plan.recipe
+
+    def make(folder: Path) -> Mapping[str, Any]:
+        import onnx_ir as ir
+
+        from aot.precision import apply
+
+        model = ir.load(graph.model)
+        outcome = apply(model, recipe, {} if recipe.precision == "fp32" else ranges.amax())
+        ir.save(model, folder / MODEL, external_data=f"{MODEL}.data")
+        return outcome.facts(recipe.precision)
+
+    record = run.stage(
+        QuantizedGraph,
+        "quantize",
+        make,
+        config=recipe.model_dump(mode="json", exclude={"budget", "calibrator"}),
+        inputs=[graph] if recipe.precision == "fp32" else [graph, ranges],
+        tools=TOOLS,
+        detail=recipe.precision,
+    )
+    for warning in record.facts["warnings"]:
+        run.progress.warn(warning)
+    return record

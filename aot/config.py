@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from aot.errors import AotError, ProfileError, UsageError, unknown
 
@@ -66,10 +66,14 @@ class Recipe(Settings):
 
 
 class EngineOptions(Settings):
-    """Options of the vendor's builder. workspace_mib: the limit of scratch memory, None for the vendor's default."""
+    """Options of the vendor's builder.
 
-    optimization_level: int = 3
-    workspace_mib: int | None = None
+    optimization_level: 0 (builds fastest) to 5 (searches longest). workspace_mib: the limit of scratch memory,
+    None for the vendor's default. timing_cache: use and keep the timings of earlier builds on this machine.
+    """
+
+    optimization_level: int = Field(default=3, ge=0, le=5)
+    workspace_mib: int | None = Field(default=None, gt=0)
     timing_cache: bool = True
 
 

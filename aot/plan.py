@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from aot.config import Budget, EngineOptions, Precision, Recipe, Request, Verify
+from pydantic import ValidationError
+
+from aot import content, toolchain
+from aot.config import (
+    PRECISIONS,
+    Budget,
+    EngineOptions,
+    Precision,
+    ProfileFile,
+    Recipe,
+    Request,
+    Verify,
+    load,
+    merged,
+)
 from aot.declaration import ModelSpec
+from aot.errors import ArtifactError, TargetError, UsageError, unknown
+from aot.profile import resolve
+from aot.toolchain import Machine
 
 if TYPE_CHECKING:
     from aot.artifact import Prepared
@@ -17,12 +33,18 @@ if TYPE_CHECKING:
 Triple = tuple[int, int, int]
 Profile = Mapping[str, Triple]
 
+CPU = "cpu"
+AUTO = "auto"
+_SM = (75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
+TARGETS = (*(f"sm{number}" for number in _SM), CPU)
+
 
 @dataclass(frozen=True)
 class Plan:
     """Every decision of a build. profiles: one mapping from Dim name to (min, opt, max) per optimization profile.
 
     backend None and targets empty: nothing here can build an engine, so the result is a prepared artifact.
+    project: the folder whose `plugins/` are looked up first; it belongs to this machine, so it is not kept.
     """
 
     precision: Precision
@@ -33,14 +55,232 @@ class Plan:
     engine: EngineOptions
     budget: Budget
     verify: Verify
+    project: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; `from_json` restores an equal plan, without its project."""
+        return {
+            "precision": self.precision,
+            "recipe": self.recipe.model_dump(mode="json"),
+            "profiles": [{dim: list(triple) for dim, triple in profile.items()} for profile in self.profiles],
+            "backend": self.backend,
+            "targets": list(self.targets),
+            "engine": self.engine.model_dump(mode="json"),
+            "budget": self.budget.model_dump(mode="json"),
+            "verify": self.verify.model_dump(mode="json"),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        """The inverse of `to_json`. Raises ArtifactError for data that is no plan."""
+        try:
+            profiles = [{str(dim): _triple(sizes) for dim, sizes in profile.items()} for profile in data["profiles"]]
+            if data["precision"] not in PRECISIONS:
+                raise ValueError(f"precision {data['precision']!r}")
+            return cls(
+                precision=data["precision"],
+                recipe=Recipe.model_validate(data["recipe"]),
+                profiles=tuple(profiles),
+                backend=data["backend"],
+                targets=tuple(data["targets"]),
+                engine=EngineOptions.model_validate(data["engine"]),
+                budget=Budget.model_validate(data["budget"]),
+                verify=Verify.model_validate(data["verify"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
+            raise ArtifactError(
+                f"the artifact's plan cannot be read: {' '.join(str(error).split())}",
+                fix="it was made by another version of aot, or changed since: build it again",
+            ) from error
+
+
+def _triple(sizes: Any) -> Triple:
+    low, opt, high = (int(size) for size in sizes)
+    return low, opt, high
 
 
 def decide(request: Request, spec: ModelSpec, project: Path) -> Plan:
-    """Settle recipe, profiles, backend and targets. Raises UsageError, ProfileError or TargetError."""
-    raise NotImplementedError
+    """Settle recipe, profiles, backend and targets. Raises UsageError, ProfileError or TargetError.
+
+    The names of `request` that are not paths are looked up in `project` first, then among the built-ins.
+    """
+    recipe, precision = _recipe(request, project)
+    path = content.find("profiles", request.profile, project)
+    file = load(ProfileFile, path)
+    profiles = _profiles(file, spec, path)
+    machine = toolchain.machine()
+    backend, targets = place(
+        precision, request.backend or file.backend, request.targets or file.targets, machine, build=_builds(request)
+    )
+    return Plan(
+        precision=precision,
+        recipe=recipe,
+        profiles=profiles,
+        backend=backend,
+        targets=targets,
+        engine=file.engine,
+        budget=merged(recipe.budget, file.budget, request.budget),
+        verify=file.verify,
+        project=project,
+    )
 
 
 def decide_finish(request: Request, prepared: Prepared) -> Plan:
     """The plan of the second half: the prepared one, with this machine's backend and targets and the request's
-    overrides. Raises UsageError where the request contradicts what was prepared (another precision)."""
-    raise NotImplementedError
+    overrides. Raises UsageError where the request contradicts what was prepared (another precision).
+
+    A build that prepared its own first half has decided everything already.
+    """
+    from aot import artifact
+
+    if not artifact.is_artifact(request.model):
+        return prepared.plan
+    plan = prepared.plan
+    if request.precision not in (None, plan.precision):
+        raise UsageError(
+            f"the artifact was prepared in {plan.precision}, not {request.precision}",
+            where=request.model,
+            fix=f"leave --precision away, or build from the model with --precision {request.precision}",
+        )
+    if request.calibration is not None:
+        raise UsageError(
+            "the artifact is calibrated already",
+            where=f"--calibration {request.calibration}",
+            fix="leave it away, or build from the model",
+        )
+    project = Path.cwd()
+    given = request.profile != Request.model_fields["profile"].default
+    path = content.find("profiles", request.profile, project)
+    file = load(ProfileFile, path)
+    profiles = _profiles(file, prepared.spec, path) if given else plan.profiles
+    if request.dims:
+        profiles = tuple(resolve(prepared.spec, {**profile, **request.dims}, "--dim") for profile in profiles)
+    backend, targets = request.backend or file.backend, request.targets or file.targets
+    machine = toolchain.machine()
+    if not backend and not targets and machine.gpu is None:
+        backend, targets = plan.backend, plan.targets
+    backend, targets = place(plan.precision, backend, targets, machine, build=_builds(request))
+    if not targets and _builds(request):
+        raise TargetError(
+            "nothing here can build an engine from the prepared artifact: no GPU, and no --target",
+            where=request.model,
+            fix="run this command on the machine with the GPU, or build for another one here: --target sm89",
+        )
+    return replace(
+        plan,
+        profiles=profiles,
+        backend=backend,
+        targets=targets,
+        engine=file.engine if given else plan.engine,
+        budget=merged(plan.budget, file.budget if given else Budget(), request.budget),
+        verify=file.verify if given else plan.verify,
+        project=project,
+    )
+
+
+def place(
+    precision: Precision, backend: str | None, targets: tuple[str, ...], machine: Machine, *, build: bool
+) -> tuple[str | None, tuple[str, ...]]:
+    """The backend and the targets of a build; (None, ()) where this machine stops at a prepared artifact.
+
+    build False: the names are checked, and the precision against the targets, but nothing will be built.
+    Raises UsageError for an unknown name, TargetError for what the backend refuses.
+    """
+    from aot import backend as backends
+    from aot.backends._nvinfer import check_precision
+
+    chosen = None if backend is None else backends.get(backend)
+    wanted = tuple(dict.fromkeys(_target(name, machine) for name in targets))
+    if not build:
+        for target in wanted:
+            check_precision(precision, target)
+        return None, ()
+    if chosen is None:
+        name = _backend_for(wanted, machine)
+        if name is None:
+            return None, ()
+        chosen = backends.get(name)
+    if not wanted:
+        wanted = _own_target(chosen.name, machine)
+    for target in wanted:
+        chosen.check(precision, target, machine)
+    return chosen.name, wanted
+
+
+def _recipe(request: Request, project: Path) -> tuple[Recipe, Precision]:
+    """The recipe and its precision: --calibration names it, else --precision does, else it is FP16."""
+    if request.precision is not None and request.precision not in PRECISIONS:
+        raise unknown("precision", request.precision, PRECISIONS)
+    name = request.calibration or request.precision or "fp16"
+    path = content.find("calib", name, project)
+    recipe = load(Recipe, path)
+    if request.precision not in (None, recipe.precision):
+        raise UsageError(
+            f"--precision {request.precision} contradicts the recipe, which is for {recipe.precision}",
+            where=str(path),
+            fix=f"--precision {recipe.precision}, or another --calibration",
+        )
+    return recipe, recipe.precision
+
+
+def _profiles(file: ProfileFile, spec: ModelSpec, path: Path) -> tuple[Profile, ...]:
+    """One profile from the Dims where the file gives none; else the file's, each completed from the Dims."""
+    given = file.profiles or ({},)
+    return tuple(resolve(spec, profile, f"{path}: profile {number}") for number, profile in enumerate(given, 1))
+
+
+def _builds(request: Request) -> bool:
+    return request.until not in ("export", "graph")
+
+
+def _target(name: str, machine: Machine) -> str:
+    """A target by its name; `auto` is this machine's GPU."""
+    if name != AUTO:
+        if name not in TARGETS:
+            raise unknown("target", name, (AUTO, *TARGETS))
+        return name
+    if machine.gpu is None:
+        raise TargetError(
+            "--target auto means this machine's GPU, and there is none",
+            where="--target auto",
+            fix="name the GPU (--target sm89), or leave --target away for a prepared artifact to finish elsewhere",
+        )
+    return machine.gpu.target
+
+
+def _backend_for(targets: tuple[str, ...], machine: Machine) -> str | None:
+    """The backend where none is named: `tensorrt` for this machine's GPU, else `tensorrt_rtx`; None: no target."""
+    from aot import backend as backends
+
+    if CPU in targets:
+        if len(targets) > 1:
+            raise UsageError(
+                "one build has one backend: cpu and a GPU are two",
+                where="--target " + " --target ".join(targets),
+                fix="build twice; what both share is done once",
+            )
+        return "onnxruntime"
+    here = backends.get("tensorrt").targets(machine)
+    if targets:
+        return "tensorrt" if here and set(targets) <= set(here) else "tensorrt_rtx"
+    if here:
+        return "tensorrt"
+    rtx = backends.get("tensorrt_rtx").targets(machine)
+    return "tensorrt_rtx" if machine.gpu is not None and machine.gpu.target in rtx else None
+
+
+def _own_target(backend: str, machine: Machine) -> tuple[str, ...]:
+    """The target where none is named: the CPU for onnxruntime, this machine's GPU for the others."""
+    if backend == "onnxruntime":
+        return (CPU,)
+    if machine.gpu is not None:
+        return (machine.gpu.target,)
+    if backend == "tensorrt":
+        raise TargetError(
+            "TensorRT builds on the GPU it builds for, and here is none",
+            where="--backend tensorrt",
+            fix="--until graph here and aot build on the prepared artifact there, or --backend tensorrt_rtx",
+        )
+    raise TargetError(
+        "no GPU here, so what to build for must be said", where=f"--backend {backend}", fix="--target sm89, for example"
+    )

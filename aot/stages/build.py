@@ -1,0 +1,118 @@
+"""The engine: one for each target, from the final graph."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aot import backend as backends
+from aot import content, toolchain
+from aot.backend import Job
+from aot.declaration import ModelSpec
+from aot.errors import GraphError
+from aot.plan import Plan
+from aot.records import Engine, QuantizedGraph
+from aot.run import Run
+from aot.timing_cache import TimingCaches
+
+# Domains whose ops a backend has without any plugin of ours.
+_VENDOR_DOMAINS = {"onnxruntime": ("com.microsoft", "com.microsoft.nchwc"), "tensorrt": ("TRT",), "tensorrt_rtx": ()}
+
+
+def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, target: str) -> Engine:
+    """Build the engine for one target. facts: see records.Engine, and timing_cache, plugins (name -> SHA-256).
+
+    Raises GraphError for a node that the backend does not take, before the long work; EngineError where the
+    vendor's builder refuses after all.
+    """
+    assert plan.backend is not None
+    backend = backends.get(plan.backend)
+    machine = toolchain.machine()
+    plugins = _plugins(run, final, plan, backend.name)
+    job = Job(final.model, spec, plan.precision, plan.profiles, target, plan.engine)
+    # Kernels are timed on one GPU under one driver, and the engine holds what was best there.
+    timed = {"gpu": machine.gpu.name, "driver": machine.driver} if backend.name == "tensorrt" and machine.gpu else None
+
+    def make(folder: Path) -> Mapping[str, Any]:
+        backend.check_graph(final.model, plan.precision, target)
+        file = folder / f"{target}{backend.suffix}"
+        caches = TimingCaches(run.store) if plan.engine.timing_cache else None
+        facts = backend.build(job, file, caches, run.progress)
+        with file.open("rb") as data:
+            sha256 = hashlib.file_digest(data, "sha256").hexdigest()
+        return {
+            "target": target,
+            "backend": backend.name,
+            "version": backend.version(),
+            "file": file.name,
+            "bytes": file.stat().st_size,
+            "sha256": sha256,
+            "plugins": plugins,
+            **facts,
+        }
+
+    return run.stage(
+        Engine,
+        "build",
+        make,
+        config={
+            "target": target,
+            "backend": backend.name,
+            "version": backend.version(),
+            "profiles": [{dim: list(triple) for dim, triple in profile.items()} for profile in plan.profiles],
+            "inputs": spec.to_json()["inputs"],
+            "engine": plan.engine.model_dump(mode="json"),
+            "plugins": plugins,
+            "timed": timed,
+        },
+        inputs=[final],
+        label=f"build {target}",
+    )
+
+
+def _plugins(run: Run, final: QuantizedGraph, plan: Plan, backend: str) -> dict[str, str]:
+    """The plugins that the graph uses: name -> SHA-256 of the file.
+
+    Raises GraphError for an op that is neither ONNX's, nor the vendor's, nor a function of the model, nor a plugin.
+    """
+    files = content.names("plugins", plan.project)
+    digests: dict[str, str] = {}
+    for op in _custom_ops(run, final):
+        file = files.get(op["op_type"])
+        if file is not None:
+            digests[op["op_type"]] = hashlib.sha256(file.read_bytes()).hexdigest()
+        elif not op["function"] and op["domain"] not in _VENDOR_DOMAINS[backend]:
+            raise GraphError(
+                f"nothing implements the op {op['domain']}::{op['op_type']}",
+                where=op["where"],
+                fix=f"write plugins/{op['op_type']}.py, or give the model a local function of that name",
+            )
+    return digests
+
+
+def _custom_ops(run: Run, final: QuantizedGraph) -> list[dict[str, Any]]:
+    """Every op outside the ONNX domains: {domain, op_type, function (model-local?), where}, each once.
+
+    Remembered by the graph's key, so that an unchanged rebuild reads no graph.
+    """
+    known = run.store.recall("custom-ops", final.key)
+    if known is not None:
+        return list(known["ops"])
+    from aot.backends import _graph
+
+    model = _graph.load_structure(final.model)
+    functions = {(function.domain, function.name) for function in model.functions}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for node in _graph.nodes(model.graph):
+        op = (node.domain, node.op_type)
+        if node.domain not in _graph.ONNX_DOMAINS and op not in found:
+            found[op] = {
+                "domain": node.domain,
+                "op_type": node.op_type,
+                "function": op in functions,
+                "where": _graph.describe(node),
+            }
+    run.store.remember("custom-ops", final.key, {"ops": list(found.values())})
+    return list(found.values())

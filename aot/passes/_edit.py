@@ -102,15 +102,22 @@ def constant(model: ir.Model, name: str, data: np.ndarray[Any, Any]) -> ir.Value
 
 
 def replace(
-    node: ir.Node, op: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any] | None = None
+    node: ir.Node,
+    op: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, Any] | None = None,
+    like: ir.Node | None = None,
 ) -> ir.Node:
-    """Put a new node with one output in the place of `node`, which takes over its name, metadata, and output.
+    """Put a new node with one output in the place of `node` and its output.
+
+    It takes over the name and the metadata (module path, source line) of `like`, by default of `node`.
 
     What only `node` read is left without a reader; the cleaning passes remove it.
     """
     graph = node.graph
     assert graph is not None and len(node.outputs) == 1
-    new = ir.node(op, inputs, dict(attributes or {}), name=node.name, metadata_props=dict(node.metadata_props))
+    source = node if like is None else like
+    new = ir.node(op, inputs, dict(attributes or {}), name=source.name, metadata_props=dict(source.metadata_props))
     ir.convenience.replace_nodes_and_values(graph, node, [node], [new], node.outputs, new.outputs)
     return new
 

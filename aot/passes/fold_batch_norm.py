@@ -67,7 +67,6 @@ def fold_batch_norm(model: ir.Model, skip: Skip) -> int:
         new_weight = constant(model, f"{name}_folded", _scale_channels(layer, weight, a).astype(weight.dtype))
         new_bias = constant(model, f"{name}_folded_bias", (a * (bias - mean) + beta).astype(weight.dtype))
         # The layer is what a reader looks for, so its name and metadata are the ones to keep.
-        norm.name, norm.metadata_props = layer.name, dict(layer.metadata_props)
-        replace(norm, layer.op_type, [layer.inputs[0], new_weight, new_bias], attributes)
+        replace(norm, layer.op_type, [layer.inputs[0], new_weight, new_bias], attributes, like=layer)
         changed += 1
     return changed

@@ -41,14 +41,14 @@ def _counter(value: ir.Value | None) -> tuple[int, Dim] | None:
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,S] x) => (float[B,1,S] y)
-    <int64 zero = {0}, int64 one = {1}, int64[1] last = {-1}, int64[2] right = {1, 2}, int64[2] left = {0, 1}>
+    <int64 zero = {0}, int64 one = {1}, int64[1] last = {-1}, int64[2] right = {1, 2}, int64[2] left = {0, 1},
+     int64[B] rows, int64[S] columns>
     { b = Shape<start = 0, end = 1>(x)  b0 = Squeeze(b)  s = Shape<start = 1, end = 2>(x)  s0 = Squeeze(s)
       rows = Range(zero, b0, one)  columns = Range(zero, s0, one)
       r3 = Unsqueeze(rows, right)  c3 = Unsqueeze(columns, left)
       both = Max(r3, c3)  shape = Shape(both)  re = Expand(r3, shape)  ce = Expand(c3, shape)
       r4 = Unsqueeze(re, last)  c4 = Unsqueeze(ce, last)  index = Concat<axis = -1>(r4, c4)
       y = GatherND(x, index) }
-    <int64[B] rows, int64[S] columns>
     """
 )
 def gather_by_ranges(model: ir.Model, skip: Skip) -> int:

@@ -74,10 +74,10 @@ def _narrowed(value: ir.Value, shape: Sequence[Dim]) -> dict[ir.Value, Sequence[
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,S,S] x, bool[B,1,S] keep) => (float[B,S,S] y)
-    <int64 zero = {0}, int64 one = {1}, int64[2] around = {0, 2}, float fill = {0}, float low = {-9}>
+    <int64 zero = {0}, int64 one = {1}, int64[2] around = {0, 2}, float fill = {0}, float low = {-9},
+     int64[S] r>
     { s = Shape<start = 1, end = 2>(x)  s0 = Squeeze(s)  r = Range(zero, s0, one)  q = Unsqueeze(r, around)
       all = GreaterOrEqual(q, zero)  mask = And(all, keep)  m = Where(mask, fill, low)  y = Add(x, m) }
-    <int64[S] r>
     """
 )
 def true_masks(model: ir.Model, skip: Skip) -> int:

@@ -24,7 +24,6 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from aot.config import Budget, EngineOptions, Recipe, Verify
 from aot.declaration import ModelSpec
 from aot.errors import AotError, ArtifactError, UsageError
 from aot.plan import Plan
@@ -67,6 +66,15 @@ class RecordPart(_Part):
     facts: dict[str, Any]
 
 
+class Records(_Part):
+    """The records of the first half."""
+
+    graph: RecordPart
+    ranges: RecordPart
+    references: RecordPart
+    checked: RecordPart
+
+
 class EnginePart(_Part):
     """An engine and its comparison; the plan is `engines/FILE`."""
 
@@ -86,7 +94,7 @@ class Half(_Part):
 
     did: list[str]
     created: str
-    versions: dict[str, str | None]
+    versions: dict[str, str]
     machine: dict[str, Any]
 
 
@@ -102,7 +110,7 @@ class Manifest(_Part):
     plan: dict[str, Any]
     exported_nodes: int
     io: dict[str, list[dict[str, Any]]]
-    records: dict[str, RecordPart]
+    records: Records
     engines: list[EnginePart]
     history: list[Half]
     files: dict[str, FilePart]
@@ -132,12 +140,12 @@ def prepared_of(folder: Path, manifest: Manifest, shown: str) -> Prepared:
     try:
         return Prepared(
             spec=ModelSpec.from_json(manifest.spec),
-            plan=plan_from_json(manifest.plan),
+            plan=Plan.from_json(manifest.plan),
             exported_nodes=manifest.exported_nodes,
-            final=_record(QuantizedGraph, manifest.records["graph"], folder / "graph"),
-            ranges=_record(Ranges, manifest.records["ranges"], folder / "ranges"),
-            references=_record(References, manifest.records["references"], folder / "references"),
-            checked=_record(Report, manifest.records["checked"], folder / "checked"),
+            final=_record(QuantizedGraph, manifest.records.graph, folder / "graph"),
+            ranges=_record(Ranges, manifest.records.ranges, folder / "ranges"),
+            references=_record(References, manifest.records.references, folder / "references"),
+            checked=_record(Report, manifest.records.checked, folder / "checked"),
             engines=tuple(
                 (_record(Engine, part.engine, folder / "engines"), _record(Report, part.report, folder / "engines"))
                 for part in manifest.engines
@@ -251,31 +259,3 @@ def unpacked(name: str) -> Path:
     except OSError as error:
         raise ArtifactError(f"the artifact cannot be read: {error.strerror}", where=name) from error
     return Store().fetch("unpacked", key, extract).path
-
-
-def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """Plain data; `plan_from_json` restores an equal plan."""
-    return {
-        "precision": plan.precision,
-        "recipe": plan.recipe.model_dump(mode="json"),
-        "profiles": [{name: list(triple) for name, triple in profile.items()} for profile in plan.profiles],
-        "backend": plan.backend,
-        "targets": list(plan.targets),
-        "engine": plan.engine.model_dump(mode="json"),
-        "budget": plan.budget.model_dump(mode="json"),
-        "verify": plan.verify.model_dump(mode="json"),
-    }
-
-
-def plan_from_json(data: Mapping[str, Any]) -> Plan:
-    """The inverse of `plan_to_json`. Raises KeyError, TypeError or ValueError for anything else."""
-    return Plan(
-        precision=data["precision"],
-        recipe=Recipe.model_validate(data["recipe"]),
-        profiles=tuple({k: (int(a), int(b), int(c)) for k, (a, b, c) in p.items()} for p in data["profiles"]),
-        backend=data["backend"],
-        targets=tuple(data["targets"]),
-        engine=EngineOptions.model_validate(data["engine"]),
-        budget=Budget.model_validate(data["budget"]),
-        verify=Verify.model_validate(data["verify"]),
-    )

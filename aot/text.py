@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 def number(value: float | None) -> str:
@@ -33,7 +33,7 @@ def sizes(dims: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in dims.items()) or "fixed"
 
 
-def table(rows: list[tuple[str, ...]], indent: str = "  ") -> str:
+def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     """Columns padded with spaces to the widest cell."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)

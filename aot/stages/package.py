@@ -18,7 +18,7 @@ from aot.artifact import (
     Manifest,
     Prepared,
     RecordPart,
-    plan_to_json,
+    Records,
 )
 from aot.artifact_write import Contents, is_current, write
 from aot.records import Engine, Record, Report
@@ -143,7 +143,7 @@ def _identity(prepared: Prepared, plan: Plan, built: Sequence[tuple[Engine, Repo
         {
             "aot": toolchain.own_digest(),
             "spec": prepared.spec.to_json(),
-            "plan": plan_to_json(plan),
+            "plan": plan.to_json(),
             "nodes": prepared.exported_nodes,
             "records": {name: record.key for name, record in _records(prepared).items()},
             "engines": [[engine.key, engine.facts["sha256"], report.key] for engine, report in built],
@@ -161,20 +161,8 @@ def _records(prepared: Prepared) -> dict[str, Record]:
 
 
 def _engine_file(engine: Engine) -> str:
-    """Where an engine lies under `engines/`: a lone plan by its target, one with companions in its own folder."""
-    name = str(engine.facts["file"])
-    if "/" in name:  # from an artifact, already in a folder of its own
-        return name
-    if _companions(engine):
-        return f"{engine.target}/{name}"
-    return f"{engine.target}{Path(name).suffix}"
-
-
-def _companions(engine: Engine) -> list[Path]:
-    if not (engine.path / FACTS).exists():  # inside an artifact's engines/, where its neighbours are other engines
-        return []
-    files = (path for path in sorted(engine.path.rglob("*")) if path.is_file())
-    return [path for path in files if path != engine.plan and path.name != FACTS]
+    """An engine's name under `engines/`: `sm89.plan`."""
+    return f"{engine.target}{engine.plan.suffix}"
 
 
 def _contents(
@@ -197,11 +185,6 @@ def _contents(
     for engine, report in built:
         file = _engine_file(engine)
         copies[f"engines/{file}"] = engine.plan
-        folder = engine.plan.parent
-        beside = _companions(engine)
-        if "/" in str(engine.facts["file"]):
-            beside = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != engine.plan]
-        copies |= {f"engines/{engine.target}/{path.relative_to(folder)}": path for path in beside}
         facts = {**engine.facts, "file": file}
         details[engine.target] = report_detail(report, engine.target)
         texts[f"engines/{engine.target}.json"] = _text({"engine": facts, "report": details[engine.target]})
@@ -212,7 +195,7 @@ def _contents(
     report_data = {
         "model": prepared.spec.name,
         **summary,
-        "profiles": plan_to_json(plan)["profiles"],
+        "profiles": plan.to_json()["profiles"],
         "io": io,
         "graph": report_detail(prepared.checked, None),
         "engine_reports": details,
@@ -228,10 +211,10 @@ def _contents(
         identity=identity,
         accepted=bool(summary["accepted"]),
         spec=prepared.spec.to_json(),
-        plan=plan_to_json(plan),
+        plan=plan.to_json(),
         exported_nodes=prepared.exported_nodes,
         io=io,
-        records={name: _part(record) for name, record in _records(prepared).items()},
+        records=Records(**{name: _part(record) for name, record in _records(prepared).items()}),
         engines=parts,
         history=history,
         files={},
@@ -258,11 +241,11 @@ def _history(prepared: Prepared, with_engines: bool) -> list[Half]:
     did = [name for name, here in (("graph", not prepared.history), ("engines", with_engines)) if here]
     if not did:
         return list(prepared.history)
-    versions: dict[str, str | None] = {name: toolchain.version(name) for name in VERSIONS}
+    found = {name: toolchain.version(name) for name in VERSIONS}
     here = Half(
         did=did,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        versions={"aot": _aot_version()} | {name: found for name, found in versions.items() if found is not None},
+        versions={"aot": _aot_version()} | {name: version for name, version in found.items() if version is not None},
         machine=asdict(toolchain.machine()),
     )
     return [*prepared.history, here]

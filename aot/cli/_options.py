@@ -1,0 +1,85 @@
+"""Option values that are checked where they are given, with the nearest name for a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aot.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    StringType = click.ParamType[str]
+else:  # not generic before click 8.2
+    StringType = click.ParamType
+
+
+class Named(StringType):
+    """One of a set of names. `known` is called when a value is checked, so that it may import."""
+
+    def __init__(self, kind: str, known: Callable[[], Iterable[str]]) -> None:
+        self.name = kind
+        self.known = known
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Raises UsageError with the nearest name."""
+        names = list(self.known())
+        if value not in names:
+            raise unknown(self.name, str(value), names)
+        return str(value)
+
+
+def precisions() -> Iterable[str]:
+    """What `--precision` takes."""
+    from aot.config import PRECISIONS
+
+    return PRECISIONS
+
+
+def budget(values: Iterable[str]) -> dict[str, float]:
+    """`--budget KEY=VALUE`, repeated. Raises UsageError for an unknown key or a value that is no number."""
+    from aot.config import Budget
+
+    limits: dict[str, float] = {}
+    for text in values:
+        key, mark, value = text.partition("=")
+        if not mark:
+            raise UsageError(f"--budget {text}: expected KEY=VALUE", fix="e.g. --budget cosine=0.99")
+        if key not in Budget.model_fields:
+            raise unknown("budget", key, Budget.model_fields)
+        try:
+            limits[key] = float(value)
+        except ValueError:
+            raise UsageError(f"--budget {key}: '{value}' is not a number", fix=f"e.g. --budget {key}=0.99") from None
+        if limits[key] != limits[key]:
+            raise UsageError(f"--budget {key}: NaN is no limit", fix="leave the option out for no limit")
+    return limits
+
+
+def dims(values: Iterable[str]) -> dict[str, tuple[int, int, int]]:
+    """`--dim NAME=MIN:OPT:MAX`, repeated. Raises UsageError for another form."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for text in values:
+        name, _, triple = text.partition("=")
+        try:
+            low, opt, high = (int(part) for part in triple.split(":"))
+        except ValueError:
+            raise UsageError(
+                f"--dim {text}: expected NAME=MIN:OPT:MAX", fix=f"e.g. --dim {name or 'batch'}=1:8:64"
+            ) from None
+        found[name] = (low, opt, high)
+    return found
+
+
+def sizes(values: Iterable[str]) -> dict[str, int]:
+    """`--size NAME=N`, repeated or separated by commas. Raises UsageError for another form."""
+    found: dict[str, int] = {}
+    for text in ",".join(values).split(","):
+        if not text:
+            continue
+        name, _, size = text.partition("=")
+        if not size.isdigit():
+            raise UsageError(f"--size {text}: expected NAME=NUMBER", fix="e.g. --size batch=3,seq=11")
+        found[name.strip()] = int(size)
+    return found

@@ -1,0 +1,147 @@
+"""`aot build`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from aot.cli import _options
+from aot.cli._progress import reporter
+from aot.text import number, size_of, table, took
+
+
+@click.command("build", no_args_is_help=True)
+@click.argument("model")
+@click.option(
+    "--precision",
+    type=_options.Named("precision", _options.precisions),
+    metavar="NAME",
+    help="fp32, fp16, bf16, int8 or fp8. Default: fp16, or what the recipe says.",
+)
+@click.option("--backend", metavar="NAME", help="tensorrt, tensorrt_rtx or onnxruntime. Default: what fits the target.")
+@click.option("--target", "targets", multiple=True, metavar="TARGET", help="sm89, ..., cpu or auto; one engine each.")
+@click.option("--profile", default="default", metavar="NAME", help="A profile: shape ranges, options, budget.")
+@click.option("--calibration", metavar="NAME", help="A recipe: how ranges are found, what stays wide.")
+@click.option("--budget", multiple=True, metavar="KEY=VALUE", help="cosine, relative_l2, max_abs or metric.")
+@click.option("--dim", "dims", multiple=True, metavar="NAME=MIN:OPT:MAX", help="Narrow the range of a Dim.")
+@click.option(
+    "--until",
+    type=_options.Named("stage", lambda: ("graph",)),
+    metavar="graph",
+    help="Stop before the engine: a prepared artifact, finished on another machine.",
+)
+@click.option("-o", "--output", metavar="PATH", help="NAME.aot, or NAME.tar for one file. Default: the model's name.")
+@click.option("--fresh", is_flag=True, help="Do every stage again, whatever the store holds.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+def command(
+    model: str,
+    precision: str | None,
+    backend: str | None,
+    targets: tuple[str, ...],
+    profile: str,
+    calibration: str | None,
+    budget: tuple[str, ...],
+    dims: tuple[str, ...],
+    until: str | None,
+    output: str | None,
+    fresh: bool,
+    as_json: bool,
+) -> int:
+    """Build a verified engine from MODEL.
+
+    MODEL is model.py (model.py:name where it declares several), module:attribute, x.pt2, x.onnx, or a
+    prepared artifact. Exit code 1: built, and the accuracy budget is missed.
+
+    \b
+    Examples:
+      aot build model.py --precision fp8 --target sm89 --target sm120
+      aot build model.py --precision int8 --budget cosine=0.99 --until graph
+      aot build model.aot
+    """
+    from pathlib import Path
+
+    from aot.artifact_write import check_output
+    from aot.config import Request, parse
+    from aot.pipeline import build
+    from aot.store import Store
+    from aot.store_admin import in_use
+
+    given = {
+        "model": model,
+        "precision": precision,
+        "backend": backend,
+        "targets": targets,
+        "profile": profile,
+        "calibration": calibration,
+        "budget": _options.budget(budget),
+        "dims": _options.dims(dims),
+        "until": until,
+        "output": Path(output) if output else None,
+        "fresh": fresh,
+    }
+    request = parse(Request, given, "the command line")
+    if request.output is not None:
+        check_output(request.output)
+    store = Store()
+    with reporter() as progress, in_use(store):
+        result = build(request, store, progress)
+    summary = dict(result.summary)
+    summary["warnings"] = list(dict.fromkeys([*progress.warnings, *summary["warnings"]]))
+    if as_json:
+        click.echo(json.dumps(summary))
+    else:
+        click.echo(describe(summary))
+    return 0 if result.accepted else 1
+
+
+def describe(summary: Mapping[str, Any]) -> str:
+    """The summary for people."""
+    nodes, quantized, checked = summary["nodes"], summary["quantized"], summary["verification"]["graph"]
+    lines = [f"{summary['artifact']}  ({summary['precision']})", ""]
+    lines.append(table([(stage["name"], took(stage["seconds"], stage["cached"])) for stage in summary["stages"]]))
+    facts = [("nodes", f"{nodes['exported']} -> {nodes['final']}")]
+    if quantized["qdq"]:
+        ops = ", ".join(f"{count} {op}" for op, count in summary["quantized_ops"].items())
+        facts.append(("quantized", f"{quantized['ops']} ops ({ops}), {quantized['qdq']} DequantizeLinear"))
+    facts.append(("graph to eager", _numbers(checked)))
+    if checked.get("metric"):
+        metric = checked["metric"]
+        facts.append(("metric", f"{metric['eager']:.5g} eager, {metric['graph']:.5g} graph"))
+    lines += ["", table(facts)]
+    if summary["engines"]:
+        rows = [
+            (
+                engine["file"],
+                size_of(engine["bytes"]),
+                took(engine["seconds"], engine["cached"]),
+                _numbers(engine["verification"]),
+            )
+            for engine in summary["engines"]
+        ]
+        lines += ["", table(rows)]
+    else:
+        lines += [
+            "",
+            "  a prepared artifact; finish it on a machine with a GPU:",
+            f"    aot build {summary['artifact']}",
+        ]
+        lines += ["  or build an RTX engine here, e.g. for sm89:", f"    aot build {summary['artifact']} --target sm89"]
+    if summary["warnings"]:
+        lines += ["", *(f"  warning: {warning}" for warning in summary["warnings"])]
+    if not summary["accepted"]:
+        lines += ["", "  not accepted:", *(f"    {reason}" for reason in summary["reasons"])]
+    return "\n".join(lines)
+
+
+def _numbers(found: Mapping[str, Any]) -> str:
+    if not found["ran"]:
+        return str(found["reason"])
+    parts = [f"cosine {number(found['cosine'])}", f"relative L2 {number(found['relative_l2'])}"]
+    if found["cosine"] is None:
+        parts = []
+    if found.get("flips") is not None:
+        parts.append(f"flips {found['flips']:.3%}")
+    return f"{', '.join(parts)} ({found['cases']} cases)"

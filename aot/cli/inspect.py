@@ -1,0 +1,88 @@
+"""`aot inspect`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from aot.text import number, size_of, table
+
+
+@click.command("inspect", no_args_is_help=True)
+@click.argument("artifact")
+@click.option("--nodes", is_flag=True, help="Every node with its precision and the reason.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+def command(artifact: str, nodes: bool, as_json: bool) -> int:
+    """Show what ARTIFACT is, what it takes, how it was made.
+
+    \b
+    Example:
+      aot inspect minilm.aot --nodes
+    """
+    from aot.artifact import read_manifest, unpacked
+
+    manifest = read_manifest(unpacked(artifact), shown=artifact)
+    graph = manifest.records.graph.facts
+    data: dict[str, Any] = manifest.model_dump(mode="json", include={"kind", "name", "accepted", "io", "history"})
+    data |= {
+        "artifact": artifact,
+        "precision": manifest.plan["precision"],
+        "backend": manifest.plan["backend"],
+        "profiles": manifest.plan["profiles"],
+        "nodes": {"exported": manifest.exported_nodes, "final": graph.get("nodes")},
+        "quantized": {"ops": graph.get("ops", {}), "qdq": graph.get("qdq", 0)},
+        "verification": {k: v for k, v in manifest.records.checked.facts.items() if k != "budget"},
+        "engines": [
+            {**part.engine.facts, "cosine": part.report.facts.get("cosine"), "reason": part.report.facts.get("reason")}
+            for part in manifest.engines
+        ],
+        "bytes": sum(file.bytes for file in manifest.files.values()),
+        "keys": {name: record.key for name, record in manifest.records},
+    }
+    decisions = graph.get("decisions", [])
+    if nodes or as_json:
+        data["decisions"] = decisions
+    click.echo(json.dumps(data) if as_json else describe(data, decisions, nodes))
+    return 0
+
+
+def describe(data: dict[str, Any], decisions: list[dict[str, Any]], nodes: bool) -> str:
+    """The answer for people."""
+    kind = {"prepared": "a prepared artifact, without an engine", "full": "an artifact"}[data["kind"]]
+    lines = [f"{data['artifact']}: {kind} of '{data['name']}', {data['precision']}, {size_of(data['bytes'])}"]
+    if not data["accepted"]:
+        lines.append("not accepted: it misses its accuracy budget (see report.html)")
+    values = [
+        (side[:-1], value["name"], value["dtype"], str(value["shape"]))
+        for side in ("inputs", "outputs")
+        for value in data["io"][side]
+    ]
+    lines += ["", table(values), ""]
+    for index, profile in enumerate(data["profiles"]):
+        ranges = (f"{name}={low}..{opt}..{high}" for name, (low, opt, high) in profile.items())
+        lines.append(f"  profile {index}: {', '.join(ranges) or 'fixed sizes'}")
+    found = data["verification"]
+    facts = [
+        ("nodes", f"{data['nodes']['exported']} -> {data['nodes']['final']}"),
+        ("quantized", f"{data['quantized']['ops'] or 'nothing'}, {data['quantized']['qdq']} DequantizeLinear"),
+        ("graph to eager", f"cosine {number(found['cosine'])}, relative L2 {number(found['relative_l2'])}"),
+    ]
+    for engine in data["engines"]:
+        state = engine["reason"] or f"cosine {number(engine['cosine'])}"
+        facts.append((f"engine {engine['target']}", f"{engine['backend']}, {size_of(engine['bytes'])}, {state}"))
+    for half in data["history"]:
+        gpu = half["machine"]["gpu"]["name"] if half["machine"].get("gpu") else half["machine"].get("cpu")
+        facts.append((" and ".join(half["did"]), f"{half['created']}, aot {half['versions']['aot']}, {gpu}"))
+    lines += ["", table(facts), ""]
+    rows: list[tuple[str, ...]]
+    if nodes:
+        rows = [(d["node"], d["op"], d["precision"], d["reason"]) for d in decisions]
+    else:
+        counts: dict[tuple[str, str], int] = {}
+        for decision in decisions:
+            group = (str(decision["precision"]), str(decision["op"]))
+            counts[group] = counts.get(group, 0) + 1
+        rows = [(precision, op, str(count)) for (precision, op), count in sorted(counts.items())]
+    return "\n".join([*lines, table(rows)]) if rows else "\n".join(lines)

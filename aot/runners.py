@@ -1,0 +1,155 @@
+"""Anything that can be run, opened by its name: an artifact, an `.onnx` file, a model in eager PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aot import artifact, backend, batches, toolchain
+from aot.declaration import ModelSpec
+from aot.errors import CalibrationError, TargetError, UsageError, unknown
+
+if TYPE_CHECKING:
+    from aot.artifact import Prepared
+    from aot.records import Arrays
+    from aot.run import Run
+    from aot.source import Runner
+
+GRAPH = "cpu"
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """One side of a comparison. label: what it is, for people. prepared: what travelled along, for an artifact."""
+
+    name: str
+    label: str
+    spec: ModelSpec
+    open: Callable[[], AbstractContextManager[Runner]]
+    prepared: Prepared | None = None
+
+
+def open_any(name: str, run: Run) -> Runnable:
+    """The runnable behind an artifact, an `.onnx` file or a model as `aot build` takes it.
+
+    Raises the errors of `artifact.load` and `open_source`.
+    """
+    if artifact.is_artifact(name):
+        return of_artifact(name, None)
+    if name.endswith(".onnx"):
+        return _of_onnx(name, run)
+    return _of_model(name, run)
+
+
+def of_artifact(name: str, engine: str | None) -> Runnable:
+    """An engine of the artifact that runs on this machine, else its final graph on onnxruntime.
+
+    `engine` asks for one: a target, or `cpu` for the graph. Raises UsageError for one that the artifact
+    does not hold, TargetError for one that does not run here.
+    """
+    prepared = artifact.load(name)
+    spec = prepared.spec
+    machine = toolchain.machine()
+    held = {built.target: built for built, _ in prepared.engines}
+    if engine is not None and engine not in {*held, GRAPH}:
+        raise unknown("engine", engine, [*held, GRAPH])
+    for target in [engine] if engine else held:
+        if target not in held:
+            break
+        built = held[target]
+        vendor = backend.get(str(built.facts["backend"]))
+        reason = vendor.can_run(target, machine)
+        if reason is None:
+            label = f"engine {target} ({vendor.name} {built.facts['version']})"
+            return Runnable(name, label, spec, partial(vendor.open, built.plan, spec, prepared.plan.profiles), prepared)
+        if engine is not None:
+            raise TargetError(
+                f"the engine for {target} does not run here: {reason}",
+                where=name,
+                fix=f"--engine {GRAPH} runs the final graph on onnxruntime",
+            )
+    cpu = backend.get("onnxruntime")
+    reason = cpu.can_run("cpu", machine)
+    if reason is not None:
+        raise TargetError(f"nothing in the artifact runs here: {reason}", where=name, fix="pip install onnxruntime")
+    label = f"final graph, {prepared.plan.precision} (onnxruntime {cpu.version()}, cpu)"
+    return Runnable(name, label, spec, partial(cpu.open, prepared.final.model, spec, prepared.plan.profiles), prepared)
+
+
+def _of_onnx(name: str, run: Run) -> Runnable:
+    from aot.config import Request
+    from aot.source import open_source
+
+    spec = open_source(Request(model=name), run).spec
+    cpu = backend.get("onnxruntime")
+    label = f"ONNX (onnxruntime {cpu.version()}, cpu)"
+    return Runnable(name, label, spec, partial(cpu.open, Path(name), spec, ()))
+
+
+def _of_model(name: str, run: Run) -> Runnable:
+    from aot.config import Request
+    from aot.source import open_source
+
+    source = open_source(Request(model=name), run)
+
+    @contextmanager
+    def eager() -> Iterator[Runner]:
+        yield source.eager()
+
+    return Runnable(name, "eager PyTorch", source.spec, eager)
+
+
+def read_inputs(path: str, spec: ModelSpec) -> Arrays:
+    """Inputs from an `.npz`. Raises UsageError for one that is not readable or holds not what the model takes."""
+    from aot import arrays
+
+    try:
+        found = arrays.load(Path(path))
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {path}", fix="write one with numpy.savez(path, NAME=array, ...)") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"not a readable .npz: {' '.join(str(error).split())}", where=path) from error
+    try:
+        return batches.checked(found, spec, path)
+    except CalibrationError as error:
+        raise UsageError(error.what, where=error.where, fix=error.fix) from error
+
+
+def make_inputs(spec: ModelSpec, sizes: Mapping[str, int], seed: int = 0) -> Arrays:
+    """Random inputs; Dims that `sizes` leaves out take their optimum. Raises UsageError for a size that cannot be."""
+    dims = spec.dims
+    for name, size in sizes.items():
+        if name not in dims:
+            raise unknown("Dim", name, dims)
+        low, _, high = dims[name].bounds
+        if not low <= size <= high:
+            raise UsageError(
+                f"size {size} is outside Dim '{name}'", where=f"--size {name}={size}", fix=f"from {low} to {high}"
+            )
+    return batches.generated(spec, {name: sizes.get(name, dim.bounds[1]) for name, dim in dims.items()}, seed)
+
+
+def cases_for(first: Runnable, second: Runnable) -> Iterator[tuple[str, Arrays, str | None]]:
+    """(name, inputs, padding mask) to compare two runnables on: the references that travel in an artifact,
+    else generated at the minimum, optimum and maximum of every Dim."""
+    for side in (first, second):
+        if side.prepared is not None:
+            for case in side.prepared.references.cases():
+                yield case.name, case.inputs, side.spec.padding
+            return
+    spec = first.spec
+    names = ("minimum", "optimum", "maximum") if spec.dims else ("generated",)
+    for which, name in enumerate(names):
+        sizes = {dim: bound.bounds[which] for dim, bound in spec.dims.items()}
+        yield name, batches.generated(spec, sizes, seed=which), spec.padding
+
+
+def matched(reference: Arrays, got: Arrays) -> dict[str, Any]:
+    """`got` under the reference's output names: by name where all are there, by position where only names differ."""
+    if set(reference) <= set(got) or len(reference) != len(got):
+        return dict(got)
+    return dict(zip(reference, got.values(), strict=True))

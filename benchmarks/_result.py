@@ -1,0 +1,61 @@
+"""Writing a result: what was measured, when, from which commit, on which machine, with which versions."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aot import toolchain
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = (
+    *("aot-engine", "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "polygraphy"),
+    *("tensorrt", "tensorrt-cu12-bindings", "tensorrt-cu13-bindings", "tensorrt-rtx-cu13"),
+)
+
+
+def write(benchmark: str, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write `benchmarks/results/NAME.json`, one row a measurement; returns its path."""
+    machine = toolchain.machine()
+    found = {tool: toolchain.version(tool) for tool in TOOLS}
+    result = {
+        "benchmark": benchmark,
+        "command": shlex.join(["python", str(Path(sys.argv[0]).resolve().relative_to(ROOT)), *sys.argv[1:]]),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": _commit(),
+        "machine": {
+            "cpu": machine.cpu,
+            "gpu": machine.gpu.name if machine.gpu else None,
+            "driver": machine.driver,
+        },
+        "versions": {
+            "python": sys.version.split()[0],
+            **{tool: version for tool, version in found.items() if version is not None},
+        },
+        "rows": list(rows),
+    }
+    path = ROOT / "benchmarks/results" / f"{benchmark}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    return path
+
+
+def _commit() -> str | None:
+    """The commit measured, with a mark where the tree differs from it; None outside of a repository."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--dirty"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

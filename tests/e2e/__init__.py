@@ -1,0 +1,1 @@
+"""Whole builds, as a user runs them."""

@@ -1,0 +1,114 @@
+"""Kills builds at random instants and looks at what is left; run as a script, prints one JSON object.
+
+    python killing.py MODEL.onnx FOLDER KILLS SEED
+
+Everything heavy is imported once and each build is a fork, so that fifty builds take seconds. A fork that is
+killed with SIGKILL cannot clean up, as a process of its own could not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from aot import artifact
+from aot.config import Request
+from aot.errors import ArtifactError
+from aot.pipeline import build
+from aot.progress import Silent
+from aot.store import FACTS, Store
+
+PRELOADED = ("numpy", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "polygraphy", "yaml", "filelock")
+
+
+def build_once(model: str, folder: Path) -> None:
+    os.chdir(folder)
+    request = Request(model=model, precision="int8", backend="onnxruntime", output=folder / "out.aot")
+    result = build(request, Store(folder / "store"), Silent())
+    assert result.accepted, result.summary["reasons"]
+
+
+def start(model: str, folder: Path) -> int:
+    """Fork a build; the exit status of the child tells how it ended."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            build_once(model, folder)
+            code = 0
+        finally:
+            if code:
+                traceback.print_exc()
+            os._exit(code)
+    return child
+
+
+def whole(folder: Path) -> dict[str, str]:
+    """Every entry that the store accepts, with a digest over its files."""
+    store = Store(folder / "store")
+    found = {}
+    for facts in sorted((folder / "store").glob(f"*/*/{FACTS}")):
+        entry = store.get(facts.parent.parent.name, facts.parent.name)
+        if entry is not None:
+            total = hashlib.sha256()
+            for path in sorted(entry.path.rglob("*")):
+                if path.is_file():
+                    total.update(str(path.relative_to(entry.path)).encode() + path.read_bytes())
+            found[f"{entry.stage}/{entry.key}"] = total.hexdigest()
+    return found
+
+
+def artifact_state(folder: Path) -> str:
+    if not (folder / "out.aot").exists():
+        return "absent"
+    try:
+        artifact.load(str(folder / "out.aot"))
+    except ArtifactError as error:
+        return f"refused: {error}"
+    return "whole"
+
+
+def main(model: str, folder: Path, kills: int, seed: int) -> None:
+    for name in PRELOADED:
+        __import__(name)
+    reference = folder / "reference"
+    reference.mkdir()
+    started = time.monotonic()
+    assert os.waitstatus_to_exitcode(os.waitpid(start(model, reference), 0)[1]) == 0
+    duration = time.monotonic() - started
+    truth = whole(reference)
+
+    chance = random.Random(seed)
+    rows = []
+    for number in range(kills):
+        work = folder / str(number)
+        work.mkdir()
+        instant = chance.uniform(0, duration)
+        child = start(model, work)
+        time.sleep(instant)
+        os.kill(child, signal.SIGKILL)
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        left, state = whole(work), artifact_state(work)
+        row = {
+            "instant": round(instant, 3),
+            "killed": ended == -signal.SIGKILL,
+            "entries": len(left),
+            "wrong": [key for key, value in left.items() if truth.get(key) != value],
+            "artifact": state,
+            "next": os.waitstatus_to_exitcode(os.waitpid(start(model, work), 0)[1]),
+        }
+        row["after"] = artifact_state(work)
+        row["missing"] = sorted(set(truth) - set(whole(work)))
+        rows.append(row)
+    print(json.dumps({"seconds": duration, "entries": len(truth), "rows": rows}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,134 @@
+"""What a second build does: nothing where nothing changed, else exactly what depends on the change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.harness import Aot, Outcome, write_mlp
+
+BUILD = ("build", "model.py", "--calibration", "mine", "--profile", "mine", "--backend", "onnxruntime", "--json")
+
+# What hangs on what, downstream: a change upstream reaches every stage after it.
+ENGINE = {"build cpu", "verify cpu", "package"}
+JUDGED = {"verify", *ENGINE}
+QUANTIZED = {"quantize", *JUDGED}
+CALIBRATED = {"calibrate", *QUANTIZED}
+MODEL = {"load", "export", "surgery", "reference", *CALIBRATED}
+DATA = {"collect", "reference", *CALIBRATED}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Aot:
+    """The project, built once; each test changes one thing and puts it back."""
+    base = tmp_path_factory.mktemp("rebuild")
+    aot = Aot(write_mlp(base / "project"), base / "store")
+    first = aot(*BUILD)
+    assert first.code == 0, first.err
+    assert first.worked_on == MODEL | DATA
+    return aot
+
+
+@contextmanager
+def changed(path: Path, content: bytes) -> Iterator[None]:
+    before = path.read_bytes()
+    assert content != before
+    path.write_bytes(content)
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
+
+
+def rebuild(aot: Aot, before: str = "") -> Outcome:
+    outcome = aot(*BUILD, before=before)
+    assert outcome.code == 0, outcome.err
+    return outcome
+
+
+def edited(path: Path, old: str, new: str) -> bytes:
+    text = path.read_text()
+    assert old in text
+    return text.replace(old, new).encode()
+
+
+def test_an_unchanged_rebuild_runs_no_stage_and_imports_nothing_heavy(built: Aot) -> None:
+    rebuild(built)
+    says = "import atexit, sys; atexit.register(lambda: print(*sorted(sys.modules), file=sys.stderr))"
+    outcome = rebuild(built, before=says)
+    assert outcome.worked_on == set()
+    loaded = set(outcome.err.split())
+    assert "aot.pipeline" in loaded
+    assert not loaded & {"torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "polygraphy", "model", "layers"}
+
+
+def test_a_touched_but_equal_file_rebuilds_nothing(built: Aot) -> None:
+    path = built.folder / "weights.npz"
+    path.write_bytes(path.read_bytes())
+    assert rebuild(built).worked_on == set()
+
+
+def test_other_weights_rebuild_all_but_the_data(built: Aot) -> None:
+    path = built.folder / "weights.npz"
+    weights = dict(np.load(path))
+    weights["first.bias"] += 1
+    old = path.read_bytes()
+    np.savez(path, **weights)
+    new = path.read_bytes()
+    path.write_bytes(old)
+    with changed(path, new):
+        assert rebuild(built).worked_on == MODEL
+
+
+def test_a_changed_local_module_rebuilds_all_but_the_data(built: Aot) -> None:
+    path = built.folder / "layers.py"
+    with changed(path, edited(path, "torch.relu", "torch.sigmoid")):
+        assert rebuild(built).worked_on == MODEL
+
+
+def test_a_changed_plugin_rebuilds_all_but_the_data(built: Aot) -> None:
+    path = built.folder / "plugins/halve.py"
+    with changed(path, edited(path, "x * 0.5", "x * 0.25")):
+        assert rebuild(built).worked_on == MODEL
+
+
+def test_other_calibration_data_does_not_export_again(built: Aot) -> None:
+    path = built.folder / "samples.npz"
+    samples = np.load(path)["x"]
+    old = path.read_bytes()
+    np.savez(path, x=samples * 2)
+    new = path.read_bytes()
+    path.write_bytes(old)
+    with changed(path, new):
+        assert rebuild(built).worked_on == DATA
+
+
+def test_a_changed_placement_quantizes_again_from_the_same_ranges(built: Aot) -> None:
+    path = built.folder / "calib/mine.yaml"
+    with changed(path, edited(path, "min_channels: 8", "min_channels: 32")):
+        assert rebuild(built).worked_on == QUANTIZED
+
+
+def test_a_changed_profile_builds_the_engine_again(built: Aot) -> None:
+    path = built.folder / "profiles/mine.yaml"
+    with changed(path, edited(path, "optimization_level: 1", "optimization_level: 2")):
+        assert rebuild(built).worked_on == ENGINE
+
+
+def test_another_version_of_a_tool_rebuilds_the_stages_that_use_it(built: Aot) -> None:
+    upgraded = (
+        "import importlib.metadata as m; real = m.version\n"
+        "m.version = lambda name: '99.0' if name == 'onnxruntime' else real(name)"
+    )
+    assert rebuild(built, before=upgraded).worked_on == CALIBRATED
+    assert rebuild(built).worked_on <= {"package"}
+
+
+def test_fresh_does_everything_again(built: Aot) -> None:
+    outcome = built(*BUILD, "--fresh")
+    assert outcome.code == 0, outcome.err
+    assert outcome.worked_on >= (MODEL | DATA) - {"package"}

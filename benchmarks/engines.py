@@ -1,10 +1,9 @@
-"""Finish prepared artifacts on a GPU machine and record what the engines are worth.
+"""What TensorRT makes of prepared artifacts on this machine's GPU: accuracy, size, build time cold and warm.
 
-    python benchmarks/engines.py minilm-fp16.aot minilm-fp8.aot ...
+    python benchmarks/engines.py PREPARED.aot... [--name engines]
 
-For every artifact: build its engine with an empty timing cache, compare it with the reference that
-travelled along, build it again with the cache that the first build kept, and load the plan with nothing
-but `tensorrt.Runtime`. Writes `benchmarks/results/engines.json`, one row a comparison or a build.
+Each artifact is finished twice with a store of its own: cold, then again with nothing kept but the timing cache.
+Writes benchmarks/results/NAME.json.
 """
 
 from __future__ import annotations
@@ -12,89 +11,84 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from _results import write
+from _result import ROOT, write
+
+AOT = [sys.executable, "-c", "import sys; from aot.cli import main; sys.exit(main())"]
 
 
-def build(artifact: Path, output: Path, store: Path, *, fresh: bool) -> dict[str, Any]:
-    """Run `aot build` as a user would; the parsed `--json` of it, or the error it printed."""
-    command = [sys.executable, "-m", "aot", "build", str(artifact), "-o", str(output), "--json"]
-    if fresh:
-        command.append("--fresh")
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "XDG_CACHE_HOME": str(store)})
-    sys.stderr.write(done.stderr)
+def finish(artifact: Path, store: Path) -> dict[str, Any]:
+    """Build the engine; the summary that `--json` prints. Raises RuntimeError with what aot said."""
+    done = subprocess.run(
+        [*AOT, "build", artifact.name, "--fresh", "--json"],
+        cwd=artifact.parent,
+        env={**os.environ, "XDG_CACHE_HOME": str(store), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode not in (0, 1):
-        return {"error": done.stdout.strip() or done.stderr.strip()[-2000:]}
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+        raise RuntimeError(done.stderr)
+    return dict(json.loads(done.stdout))
 
 
-def loads_plainly(plan: Path) -> bool:
-    """Whether the vendor's runtime alone takes the plan."""
-    import tensorrt
-
-    logger = tensorrt.Logger(tensorrt.Logger.ERROR)
-    return tensorrt.Runtime(logger).deserialize_cuda_engine(plan.read_bytes()) is not None
-
-
-def rows_of(artifact: Path, scratch: Path) -> list[dict[str, Any]]:
-    """The rows of one artifact: the two builds, then one row for every case compared."""
-    manifest = json.loads((artifact / "manifest.json").read_text())
-    about = {"model": manifest["name"], "tool": "aot", "precision": manifest["precision"]}
-    store, output = scratch / f"{artifact.stem}-store", scratch / artifact.name
-    rows: list[dict[str, Any]] = []
-    for timing_cache in ("empty", "kept"):
-        result = build(artifact, output, store, fresh=timing_cache == "kept")
-        if "error" in result:
-            return [*rows, {**about, "built": False, "timing_cache": timing_cache, "reason": result["error"]}]
-        (engine,) = result["engines"]
-        facts = json.loads((output / "engines" / f"{engine['target']}.json").read_text())
-        rows.append(
-            {
-                **about,
-                "built": True,
-                "timing_cache": timing_cache,
-                "target": engine["target"],
-                "seconds": facts["facts"]["builder_seconds"],
-                "bytes": engine["bytes"],
-                "loads_with_tensorrt_alone": loads_plainly(output / engine["file"]),
-                "accepted": result["accepted"],
-                "cosine": result["verification"]["engine"]["cosine"],
-                "relative_l2": result["verification"]["engine"]["relative_l2"],
-            }
-        )
-    report = json.loads((output / "report.json").read_text())
-    for compared in report["engines"][0]["cases"]:
-        sizes = compared["sizes"]
-        rows.append(
-            {
-                **about,
-                "batch": sizes.get("batch"),
-                "length": sizes.get("seq"),
-                "data": compared["kind"],
-                "cosine": compared["cosine"],
-                "relative_l2": compared["relative_l2"],
-            }
-        )
-    return rows
+def measure(prepared: Path, work: Path) -> dict[str, Any]:
+    """One row: the engine's numbers, and both build times."""
+    seconds: list[float] = []
+    summary: dict[str, Any] = {}
+    for _ in range(2):
+        copy = work / prepared.name
+        if prepared.is_dir():
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(prepared, copy)
+        else:
+            shutil.copy(prepared, copy)
+        summary = finish(copy, work / "store")
+        seconds.append(summary["engines"][0]["seconds"])
+    engine = summary["verification"]["engine"]
+    return {
+        "model": prepared.name.split(".")[0],
+        "tool": "aot",
+        "precision": summary["precision"],
+        "target": summary["engines"][0]["target"],
+        "built": True,
+        "nodes": summary["nodes"]["final"],
+        "qdq": summary["quantized"]["qdq"],
+        "bytes": summary["engines"][0]["bytes"],
+        "seconds": round(seconds[0], 2),
+        "warm_seconds": round(seconds[1], 2),
+        "times_faster": round(seconds[0] / seconds[1], 1),
+        "cosine": engine["cosine"],
+        "relative_l2": engine["relative_l2"],
+        "cases": engine["cases"],
+        "accepted": summary["accepted"],
+    }
 
 
-def main() -> None:
-    """Run every artifact given and write the result file."""
+def main() -> int:
+    """Measure every artifact; one that does not build is a row too."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("artifacts", nargs="+", type=Path)
+    parser.add_argument("prepared", type=Path, nargs="+", help="artifacts that `aot build --until graph` wrote")
+    parser.add_argument("--name", default="engines", help="the result's name (default: engines)")
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for artifact in arguments.artifacts:
-            rows += rows_of(artifact, Path(scratch))
-            write("engines", "python benchmarks/engines.py ARTIFACT...", rows)
+    for prepared in arguments.prepared:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                rows.append(measure(prepared.resolve(), Path(folder)))
+            except RuntimeError as error:
+                reason = " ".join(str(error).split())[-500:]
+                rows.append({"model": prepared.name.split(".")[0], "tool": "aot", "built": False, "reason": reason})
+        print(json.dumps(rows[-1]), flush=True)
+    print(write(arguments.name, rows))
+    return 0 if all(row["built"] for row in rows) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

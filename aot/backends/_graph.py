@@ -51,8 +51,12 @@ def describe(node: NodeProto) -> str:
 
 
 def mentioned(graph: GraphProto, text: str) -> list[NodeProto]:
-    """The nodes whose name stands in the text as a word of its own, longest names first."""
-    words = set(re.findall(r"[^\s\[\](){},:;+'\"]+", text))
+    """The nodes whose name stands in the text as a word of its own, longest names first.
+
+    A fused region is written as `{ForeignNode[first...last]}`.
+    """
+    found_words = re.findall(r"[^\s\[\](){},:;+'\"]+", text)
+    words = {part.rstrip(".") for word in found_words for part in (word, *word.split("..."))}
     found = [node for node in nodes(graph) if node.name and node.name in words]
     return sorted(found, key=lambda node: -len(node.name))
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aot.backends._graph import load_structure, nodes
+from aot.backends._graph import inner_graphs, load_structure, nodes
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -86,7 +86,7 @@ def _rewrite(graph: GraphProto, outer: dict[str, int], kinds: dict[int, str]) ->
         for attribute in node.attribute:
             if attribute.name in _DTYPE_ATTRIBUTES and attribute.i in kinds:
                 attribute.i = TensorProto.FLOAT
-            for inner in (attribute.g, *attribute.graphs):
+            for inner in inner_graphs(attribute):
                 _rewrite(inner, types, kinds)
             for tensor in (attribute.t, *attribute.tensors):
                 _widen(tensor, kinds)

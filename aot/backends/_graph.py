@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aot.errors import GraphError
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 ONNX_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 
@@ -32,8 +32,13 @@ def nodes(graph: GraphProto) -> Iterator[NodeProto]:
     for node in graph.node:
         yield node
         for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
+            for inner in inner_graphs(attribute):
                 yield from nodes(inner)
+
+
+def inner_graphs(attribute: AttributeProto) -> list[GraphProto]:
+    """The subgraphs an attribute holds. Touching the field of one that holds none would bring it into being."""
+    return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
 def describe(node: NodeProto) -> str:

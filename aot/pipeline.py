@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
 from aot import artifact
 from aot.artifact import Prepared
 from aot.config import Request
@@ -17,21 +13,12 @@ from aot.stages.build import build_engine
 from aot.stages.calibrate import calibrate
 from aot.stages.collect import collect
 from aot.stages.export import export
-from aot.stages.package import package
+from aot.stages.package import Result, package
 from aot.stages.quantize import quantize
 from aot.stages.reference import reference
 from aot.stages.surgery import surgery
 from aot.stages.verify import verify_engine, verify_graph
 from aot.store import Store
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a build came to. `accepted` decides between exit codes 0 and 1; `summary` is what `--json` prints."""
-
-    artifact: Path
-    accepted: bool
-    summary: dict[str, Any]
 
 
 def build(request: Request, store: Store, progress: Progress) -> Result:

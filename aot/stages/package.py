@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +27,17 @@ from aot.stages.verify import rejudge
 from aot.store import FACTS, digest
 
 if TYPE_CHECKING:
-    from aot.pipeline import Result
     from aot.plan import Plan
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a build came to. `accepted` decides between exit codes 0 and 1; `summary` is what `--json` prints."""
+
+    artifact: Path
+    accepted: bool
+    summary: dict[str, Any]
+
 
 VERSIONS = (
     "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "polygraphy", "numpy",
@@ -43,8 +52,6 @@ def package(
 
     Raises ArtifactError where the output is something else than an artifact or the disk refuses.
     """
-    from aot.pipeline import Result
-
     started = time.perf_counter()
     run.progress.stage("package")
     target = output or Path(f"{prepared.spec.name}.aot")

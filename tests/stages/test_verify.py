@@ -1,0 +1,91 @@
+"""What a comparison stage says of a graph and of an engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aot.config import Budget
+from aot.errors import DeclarationError
+from aot.stages.verify import rejudge, verify_engine, verify_graph
+from tests.tiny import PLAN, WEIGHT, Eager, Workshop, report_of
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Workshop:
+    return Workshop(tmp_path / "store")
+
+
+def test_a_right_graph_is_accepted_over_all_cases(shop: Workshop) -> None:
+    found = shop.prepared().checked.facts
+    assert found["ran"]
+    assert found["accepted"]
+    assert found["cosine"] == pytest.approx(1.0, abs=1e-6)
+    assert [case["sizes"] for case in found["cases"]] == [{"batch": 1}, {"batch": 3}]
+    assert found["metric"] is None
+
+
+def test_the_worst_case_decides_and_the_reason_names_case_and_output(shop: Workshop) -> None:
+    wrong = WEIGHT.copy()
+    wrong[:, 1] = -wrong[:, 1]
+    report = shop.prepared(wrong).checked
+    assert not report.facts["accepted"]
+    detail = report_of(report)
+    cosines = [case["outputs"]["y"]["cosine"] for case in detail["cases"]]
+    assert report.facts["cosine"] == min(cosines)
+    x = np.random.default_rng(3).normal(size=(3, 3)).astype(np.float32)
+    a, b = (x @ WEIGHT).astype(np.float64).ravel(), (x @ wrong).astype(np.float64).ravel()
+    assert cosines[1] == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), rel=1e-5)
+    assert any(reason.startswith("case 'b3', output 'y': cosine") for reason in report.facts["reasons"])
+
+
+def test_the_models_own_metric_is_scored_for_both_and_its_drop_is_judged(shop: Workshop) -> None:
+    final, references = shop.graph(), shop.references()
+    for limit, accepted in ((0.05, True), (0.01, False)):
+        plan = replace(PLAN, budget=Budget(metric=limit))
+        facts = verify_graph(shop.run, Eager(iter((0.90, 0.87))), final, references, plan).facts
+        assert facts["metric"] == pytest.approx({"eager": 0.90, "graph": 0.87, "drop": 0.03})
+        assert facts["accepted"] is accepted
+
+
+def test_a_metric_budget_without_a_metric_is_missed(shop: Workshop) -> None:
+    plan = replace(PLAN, budget=Budget(metric=0.1))
+    facts = verify_graph(shop.run, Eager(), shop.graph(), shop.references(), plan).facts
+    assert facts["reasons"] == ["the budget limits the model's metric, and the model declares none"]
+
+
+def test_a_metric_that_is_no_number_is_the_declarations_error(shop: Workshop) -> None:
+    with pytest.raises(DeclarationError, match="metric of eager is nan"):
+        verify_graph(shop.run, Eager(iter((float("nan"), 1.0))), shop.graph(), shop.references(), PLAN)
+
+
+def test_an_engine_that_cannot_run_here_says_built_not_run(shop: Workshop) -> None:
+    facts = verify_engine(shop.run, shop.engine("sm89"), shop.prepared(), PLAN).facts
+    assert facts["ran"] is False
+    assert facts["reason"].startswith("built, not run: ")
+    assert facts["accepted"]
+
+
+def test_an_engine_that_runs_is_compared_with_the_travelling_references(shop: Workshop) -> None:
+    prepared = shop.prepared()
+    good = verify_engine(shop.run, shop.cpu_engine(), prepared, PLAN).facts
+    bad = verify_engine(shop.run, shop.cpu_engine(-WEIGHT), prepared, PLAN).facts
+    assert (good["ran"], good["accepted"]) == (True, True)
+    assert (bad["ran"], bad["accepted"], bad["cosine"]) == (True, False, pytest.approx(-1.0))
+
+
+def test_an_engines_metric_is_not_run_without_the_source(shop: Workshop) -> None:
+    prepared = shop.prepared()
+    prepared = replace(prepared, spec=replace(prepared.spec, has_metric=True))
+    facts = verify_engine(shop.run, shop.cpu_engine(), prepared, PLAN).facts
+    assert facts["metric"] == {"ran": False, "reason": "not run: the model's source did not travel"}
+
+
+def test_a_report_is_judged_again_under_another_budget(shop: Workshop) -> None:
+    facts = shop.prepared(WEIGHT * np.float32(1.1)).checked.facts
+    assert facts["accepted"]
+    assert rejudge(facts, Budget(cosine=0.999)) == []
+    assert rejudge(facts, Budget(relative_l2=0.05)) == ["relative_l2 0.1 is above 0.05"]

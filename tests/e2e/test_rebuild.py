@@ -132,3 +132,25 @@ def test_fresh_does_everything_again(built: Aot) -> None:
     outcome = built(*BUILD, "--fresh")
     assert outcome.code == 0, outcome.err
     assert outcome.worked_on >= (MODEL | DATA) - {"package"}
+
+
+def test_a_changed_plugin_builds_the_engines_that_hold_it(aot: Aot) -> None:
+    """An op of the graph whose plugin is a file of the project: the engine depends on it, the graph does not."""
+    import onnx
+
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20, "aot" : 1]>
+        main (float[batch, 8] x) => (float[batch, 8] y) { r = Relu (x)  y = aot.halve (r) }
+        <domain: "aot", opset_import: ["" : 20]>
+        halve (a) => (b) { half = Constant <value: tensor = float {0.5}> ()  b = Mul (a, half) }
+    """)
+    onnx.save(model, aot.folder / "halved.onnx")
+    (aot.folder / "plugins").mkdir()
+    plugin = aot.folder / "plugins/halve.py"
+    plugin.write_text("SCALE = 0.5\n")
+    build = ("build", "halved.onnx", "--precision", "fp32", "--backend", "onnxruntime", "--json")
+    first, again = aot(*build), aot(*build)
+    assert (first.code, again.code) == (0, 0), first.err + again.err
+    assert again.worked_on == set()
+    plugin.write_text("SCALE = 0.25\n")
+    assert aot(*build).worked_on == ENGINE

@@ -60,12 +60,8 @@ def test_two_profiles_in_one_engine(aot: Aot) -> None:
     summary = build(aot, "--precision", "fp32", "--profile", "two.yaml", "-o", "two.aot")
     plan = aot.folder / "two.aot" / summary["engines"][0]["file"]
     engine = trt.Runtime(trt.Logger(trt.Logger.ERROR)).deserialize_cuda_engine(plan.read_bytes())
-    assert [
-        [d[0] for d in engine.get_tensor_profile_shape("x", i)] for i in range(engine.num_optimization_profiles)
-    ] == [
-        [1, 1, 4],
-        [4, 16, 32],
-    ]
+    shapes = [engine.get_tensor_profile_shape("x", i) for i in range(engine.num_optimization_profiles)]
+    assert [[shape[0] for shape in triple] for triple in shapes] == [[1, 1, 4], [4, 16, 32]]
     for size in (1, 3, 32):
         x = np.random.default_rng(size).standard_normal((size, 32)).astype(np.float32)
         np.savez(aot.folder / "x.npz", x=x)

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,11 @@ def entries(store: Store) -> Iterator[Item]:
             stat = (facts if facts.exists() else home).stat()
         except FileNotFoundError:  # removed by someone else meanwhile
             continue
-        used = max(stat.st_mtime, stat.st_atime if facts.exists() else 0.0)
-        yield Item(stage, key, home, _size(home), used, store.get(stage, key) is not None)
+        whole = store.get(stage, key) is not None
+        if facts.exists():  # that read was ours, and does not count as use
+            with suppress(OSError):
+                os.utime(facts, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        yield Item(stage, key, home, _size(home), max(stat.st_mtime, stat.st_atime), whole)
 
 
 def collect_garbage(store: Store, *, older_than_days: float | None = None, max_bytes: int | None = None) -> Collected:

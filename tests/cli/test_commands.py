@@ -1,0 +1,150 @@
+"""What the commands print and write."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot import cli
+from aot.stages.package import package
+from aot.stages.verify import verify_engine
+from aot.store import Store
+from tests.tiny import PLAN, WEIGHT, Workshop, write_model
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """An artifact with an engine for another machine."""
+    return make(tmp_path / "tiny.aot")
+
+
+def make(output: Path, weight: np.ndarray[Any, Any] = WEIGHT, cpu: bool = False) -> Path:
+    shop = Workshop(Store().root)
+    prepared = shop.prepared(weight)
+    engine = shop.cpu_engine(weight) if cpu else shop.engine("sm89")
+    plan = replace(PLAN, backend=str(engine.facts["backend"]), targets=(engine.target,))
+    report = verify_engine(shop.run, engine, prepared, plan)
+    package(shop.run, prepared, plan, [engine], [report], output)
+    return output
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_run_takes_the_final_graph_where_no_engine_runs_and_says_so(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = np.arange(9, dtype=np.float32).reshape(3, 3)
+    np.savez(tmp_path / "x.npz", x=x)
+    arguments = ["run", str(tiny), "--inputs", str(tmp_path / "x.npz"), "--output", str(tmp_path / "y.npz"), "--json"]
+    assert cli.call(arguments) == 0
+    found = said(capsys)
+    assert found["ran"].startswith("final graph, fp32 (onnxruntime ")
+    assert found["outputs"] == [{"name": "y", "dtype": "float32", "shape": [3, 2]}]
+    with np.load(tmp_path / "y.npz") as outputs:
+        np.testing.assert_allclose(outputs["y"], x @ WEIGHT, rtol=1e-6)
+
+
+def test_run_takes_an_engine_that_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.call(["run", str(make(tmp_path / "t.aot", cpu=True)), "--json"]) == 0
+    assert said(capsys)["ran"].startswith("engine cpu (onnxruntime")
+
+
+def test_run_makes_random_inputs_of_the_asked_sizes(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.call(["run", str(tiny), "--size", "batch=4", "--json"]) == 0
+    assert said(capsys)["outputs"][0]["shape"] == [4, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--size", "batch=9"], "size 9 is outside Dim 'batch'"),
+        (["--size", "bach=2"], "did you mean 'batch'?"),
+        (["--engine", "sm90"], "did you mean 'sm89'?"),
+        (["--engine", "sm89"], "does not run here"),
+        (["--inputs", "nowhere.npz"], "no such file"),
+    ],
+)
+def test_run_refuses_what_cannot_be(
+    tiny: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.call(["run", str(tiny), *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"x": np.zeros((1, 3), np.float64)}, "expected float32, got float64"),
+        ({"x": np.zeros((1, 4), np.float32)}, "axis 1 has size 4, expected 3"),
+        ({"z": np.zeros((1, 3), np.float32)}, "lacks x"),
+    ],
+)
+def test_run_checks_the_inputs_it_is_given(
+    tiny: Path, tmp_path: Path, arrays: dict[str, Any], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "x.npz", **arrays)
+    assert cli.call(["run", str(tiny), "--inputs", str(tmp_path / "x.npz")]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_diff_of_equal_things_is_0_and_of_different_ones_1(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = make(tmp_path / "other.aot", WEIGHT * np.float32(1.5))
+    assert cli.call(["diff", str(tiny), str(tiny), "--budget", "max_abs=0", "--json"]) == 0
+    rows = said(capsys)["rows"]
+    assert [(row["case"], row["cosine"]) for row in rows] == [("b1", 1.0), ("b3", 1.0)]
+    assert cli.call(["diff", str(tiny), str(other), "--budget", "relative_l2=0.1", "--json"]) == 1
+    found = said(capsys)
+    assert found["rows"][0]["relative_l2"] == pytest.approx(0.5, rel=1e-5)
+    assert "case 'b1', output 'y': relative_l2 0.5 is above 0.1" in found["reasons"]
+
+
+def test_diff_takes_an_onnx_file(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("aot.sources.onnx_file")
+    write_model(tmp_path / "m.onnx", WEIGHT)
+    assert cli.call(["diff", str(tmp_path / "m.onnx"), str(tiny), "--budget", "cosine=1", "--json"]) == 0
+
+
+def test_inspect_says_what_it_is_takes_and_decided(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.call(["inspect", str(tiny), "--json"]) == 0
+    found = said(capsys)
+    assert found["kind"] == "full"
+    assert found["io"]["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["batch", 3]}]
+    assert found["io"]["outputs"] == [{"name": "y", "dtype": "float32", "shape": ["batch", 2]}]
+    assert found["decisions"][0]["reason"] == "the network's precision"
+    assert found["engines"][0]["reason"].startswith("built, not run")
+    assert cli.call(["inspect", str(tiny), "--nodes"]) == 0
+    assert "the network's precision" in capsys.readouterr().out
+
+
+def test_doctor_names_every_backend_and_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.call(["doctor", "--json"]) == 0
+    found = said(capsys)
+    assert {backend["name"] for backend in found["backends"]} == {"tensorrt", "tensorrt_rtx", "onnxruntime"}
+    assert all(backend["builds"] or backend["missing"] for backend in found["backends"])
+    assert cli.call(["doctor"]) == 0
+
+
+def test_cache_lists_checks_and_shrinks_the_store(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.call(["cache", "list", "--json"]) == 0
+    entries = said(capsys)["entries"]
+    assert {"quantize", "reference", "verify", "build"} <= {entry["stage"] for entry in entries}
+    assert cli.call(["cache", "verify", "--json"]) == 0
+    capsys.readouterr()
+    next(Store().root.glob("quantize/*/model.onnx")).write_bytes(b"cut")
+    assert cli.call(["cache", "verify", "--json"]) == 1
+    assert [entry["stage"] for entry in said(capsys)["damaged"]] == ["quantize"]
+    assert cli.call(["cache", "gc", "--json"]) == 0
+    assert said(capsys)["removed"] == 1
+    assert cli.call(["cache", "gc", "--max-size", "0", "--json"]) == 0
+    assert said(capsys)["removed"] == len(entries) - 1
+    assert cli.call(["cache", "list"]) == 0
+    assert "0 entries" in capsys.readouterr().out

@@ -95,8 +95,8 @@ def constant(model: ir.Model, name: str, data: np.ndarray[Any, Any]) -> ir.Value
     while unique in taken:
         count += 1
         unique = f"{name}_{count}"
-    tensor = ir.tensor(np.asarray(data), name=unique)
-    value = ir.Value(name=unique, shape=ir.Shape(tensor.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+    tensor = ir.tensor(data, name=unique)
+    value = ir.Value(name=unique, shape=ir.Shape(data.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
     model.graph.register_initializer(value)
     return value
 
@@ -115,7 +115,8 @@ def replace(
     What only `node` read is left without a reader; the cleaning passes remove it.
     """
     graph = node.graph
-    assert graph is not None and len(node.outputs) == 1
+    assert graph is not None
+    assert len(node.outputs) == 1
     source = node if like is None else like
     new = ir.node(op, inputs, dict(attributes or {}), name=source.name, metadata_props=dict(source.metadata_props))
     ir.convenience.replace_nodes_and_values(graph, node, [node], [new], node.outputs, new.outputs)
@@ -128,7 +129,8 @@ def bypass(node: ir.Node, value: ir.Value) -> None:
     An output of the graph keeps its name through an Identity.
     """
     graph = node.graph
-    assert graph is not None and len(node.outputs) == 1
+    assert graph is not None
+    assert len(node.outputs) == 1
     if node.outputs[0].is_graph_output():
         replace(node, "Identity", [value])
         return

@@ -41,7 +41,8 @@ def attention_scale(model: ir.Model, skip: Skip) -> int:
         mul, at, a = left
         other, kept, b = right
         factor = mul.inputs[1 - at]
-        assert factor is not None and factor.dtype is not None
+        assert factor is not None
+        assert factor.dtype is not None
         product = constant(model, f"{mul.outputs[0].name}_scale", np.array(a * b, factor.dtype.numpy()))
         mul.replace_input_with(1 - at, product)
         node.replace_input_with(1, other.inputs[kept])

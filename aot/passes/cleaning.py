@@ -75,6 +75,6 @@ def drop_dead(model: ir.Model, skip: Skip) -> int:
     """What no output depends on is not computed, nor kept."""
     before = _count(model)
     common.RemoveUnusedNodesPass()(model)
-    common.RemoveUnusedFunctionsPass()(model)
+    common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     common.RemoveUnusedOpsetsPass()(model)
     return before - _count(model)

@@ -106,5 +106,3 @@ def true_masks(model: ir.Model, skip: Skip) -> int:
             changed += 1
             break
     return changed
-
-

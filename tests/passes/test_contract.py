@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnx.parser
 import onnx.reference
+import onnx_ir as ir
 import pytest
 
 from aot.graph import Pass, infer_shapes

@@ -1,0 +1,1 @@
+"""Range observers, one a file; the file's name is what a recipe's `calibrator` says."""

@@ -1,0 +1,117 @@
+"""Which values of a graph calibration looks at, and how a batch is cut so that they fit in memory."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from aot.records import Arrays
+
+# Ops that move values and change none: what they give has the range of what they take.
+_MOVES = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Expand")
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What to observe. values: names, in graph order. alias: name -> the observed value with the same range.
+
+    places: name -> where the value is made, for messages. shapes: name -> its dims. inputs: the graph's inputs.
+    """
+
+    values: tuple[str, ...]
+    alias: Mapping[str, str]
+    places: Mapping[str, str]
+    shapes: Mapping[str, tuple[int | str | None, ...]]
+    inputs: Mapping[str, tuple[int | str | None, ...]]
+
+    def bytes_needed(self, batch: Arrays) -> int:
+        """Bytes of all observed values for this batch, at four a number.
+
+        A dim that shape inference could not name counts as the largest dim of the inputs.
+        """
+        sizes = self._sizes(batch)
+        largest = max(sizes.values(), default=1)
+
+        def size(dim: int | str | None) -> int:
+            return dim if isinstance(dim, int) else sizes.get(dim or "", largest)
+
+        return sum(4 * math.prod(map(size, self.shapes[name])) for name in self.values)
+
+    def parts(self, batch: Arrays, limit: int) -> Iterator[Arrays]:
+        """The batch in parts, cut along its batch dim, so that the observed values of each take at most `limit` bytes.
+
+        The batch dim is the symbolic first dim that inputs share and that appears nowhere else in them. A part has
+        one sample at least; a graph without a batch dim is not cut.
+        """
+        first = {dims[0] for dims in self.inputs.values() if dims and isinstance(dims[0], str)}
+        rest = {dim for dims in self.inputs.values() for dim in dims[1:]}
+        needed = self.bytes_needed(batch)
+        if needed <= limit or len(first) != 1 or first & rest:
+            yield batch
+            return
+        (axis,) = first
+        cut = [name for name, dims in self.inputs.items() if dims and dims[0] == axis and name in batch]
+        samples = len(batch[cut[0]])
+        step = max(1, samples * limit // needed)
+        for start in range(0, samples, step):
+            yield {**batch, **{name: batch[name][start : start + step] for name in cut}}
+
+    def _sizes(self, batch: Arrays) -> dict[str, int]:
+        sizes = {}
+        for name, dims in self.inputs.items():
+            for dim, size in zip(dims, batch[name].shape if name in batch else (), strict=False):
+                if isinstance(dim, str):
+                    sizes[dim] = size
+        return sizes
+
+
+def float_values(path: Path) -> Observed:
+    """Every float value that the main graph of an ONNX file computes or is fed; constants are left out."""
+    model = ir.load(path)
+    graph = model.graph
+    values: list[str] = []
+    alias: dict[str, str] = {}
+    places: dict[str, str] = {}
+    shapes: dict[str, tuple[int | str | None, ...]] = {}
+    for fed in graph.inputs:
+        if fed.dtype in _FLOATS and not fed.is_initializer():
+            values.append(fed.name or "")
+            places[fed.name or ""] = f"input '{fed.name}'"
+            shapes[fed.name or ""] = _dims(fed)
+    for node in graph:
+        source = node.inputs[0].name if node.domain == "" and node.op_type in _MOVES and node.inputs[0] else None
+        for output in node.outputs:
+            name = output.name or ""
+            if not name or output.dtype not in _FLOATS or output.shape is None:
+                continue
+            places[name] = f"node '{node.name}' ({node.op_type}){_module(node)}"
+            known = alias.get(source or "", source)
+            if known in shapes:
+                alias[name] = known or ""
+            else:
+                values.append(name)
+                shapes[name] = _dims(output)
+    inputs = {value.name or "": _dims(value) for value in graph.inputs}
+    return Observed(tuple(values), alias, places, shapes, inputs)
+
+
+def _dims(value: ir.Value) -> tuple[int | str | None, ...]:
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape or ())
+
+
+def _module(node: ir.Node) -> str:
+    """The path of the torch module a node comes from, as torch.onnx recorded it."""
+    scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes")
+    try:
+        path = [scope for scope in ast.literal_eval(scopes or "[]") if scope]
+    except (ValueError, SyntaxError):
+        return ""
+    return f", module '{path[-2] if len(path) > 1 else path[-1]}'" if path else ""

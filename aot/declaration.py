@@ -50,7 +50,8 @@ class Dim:
             value = getattr(self, bound)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
                 raise DeclarationError(f"Dim '{self.name}': {bound} must be an integer, not {value!r}", where=where)
-        assert self.min is not None and self.max is not None
+        assert self.min is not None
+        assert self.max is not None
         if self.opt is None:
             object.__setattr__(self, "opt", (self.min + self.max) // 2)
         assert self.opt is not None
@@ -64,7 +65,9 @@ class Dim:
     @property
     def bounds(self) -> tuple[int, int, int]:
         """(min, opt, max), all known."""
-        assert self.min is not None and self.opt is not None and self.max is not None
+        assert self.min is not None
+        assert self.opt is not None
+        assert self.max is not None
         return self.min, self.opt, self.max
 
 
@@ -120,13 +123,12 @@ class ModelSpec:
         found: dict[str, Dim] = {}
         for name, tensor in self.inputs.items():
             for dim in tensor.shape:
-                if isinstance(dim, Dim):
-                    if found.setdefault(dim.name, dim) != dim:
-                        raise DeclarationError(
-                            f"two different Dims are called '{dim.name}'",
-                            where=f"input '{name}' of model '{self.name}'",
-                            fix="use one Dim object for both, or give them different names",
-                        )
+                if isinstance(dim, Dim) and found.setdefault(dim.name, dim) != dim:
+                    raise DeclarationError(
+                        f"two different Dims are called '{dim.name}'",
+                        where=f"input '{name}' of model '{self.name}'",
+                        fix="use one Dim object for both, or give them different names",
+                    )
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -194,6 +196,7 @@ class Declaration(Generic[Builder]):
         return str(getattr(self.build, "__name__", "model"))
 
     def __call__(self) -> torch.nn.Module:
+        """Build the module."""
         return self.build()
 
     def calibration(self, function: C) -> C:
@@ -240,6 +243,12 @@ def model(
                 where="@aot.model",
                 fix=f'inputs={{"{name}": aot.Input([batch, 3, 224, 224])}}',
             )
+    if not inputs:
+        raise DeclarationError("a model needs at least one input", where="@aot.model")
+    for name in outputs:
+        if name in inputs or list(outputs).count(name) > 1:
+            other = "an input" if name in inputs else "another output"
+            raise DeclarationError(f"output '{name}' has the name of {other}", where="@aot.model")
     if padding is not None and padding not in inputs:
         raise DeclarationError(f"padding names '{padding}', which is not an input", where="@aot.model")
 

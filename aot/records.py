@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aot import arrays
 from aot.store import Entry
 
 if TYPE_CHECKING:
@@ -82,11 +83,8 @@ class Data(Record):
     """
 
     def _read(self, which: str) -> Iterator[Arrays]:
-        import numpy as np
-
         for name in self.facts[which]:
-            with np.load(self.path / name) as batch:
-                yield {key: batch[key] for key in batch.files}
+            yield arrays.load(self.path / name)
 
     def calibration(self) -> Iterator[Arrays]:
         """The batches that ranges are taken from."""
@@ -127,14 +125,9 @@ class References(Record):
 
     def cases(self) -> Iterator[Case]:
         """The cases, read one at a time."""
-        import numpy as np
-
         for case in json.loads((self.path / "cases.json").read_text()):
-            loaded: list[Arrays] = []
-            for end in ("in", "out"):
-                with np.load(self.path / f"{case['name']}.{end}.npz") as arrays:
-                    loaded.append({key: arrays[key] for key in arrays.files})
-            yield Case(case["name"], case["kind"], case["sizes"], *loaded)
+            given, made = (arrays.load(self.path / f"{case['name']}.{end}.npz") for end in ("in", "out"))
+            yield Case(case["name"], case["kind"], case["sizes"], given, made)
 
 
 @dataclass(frozen=True)

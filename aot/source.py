@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.config import Request
 from aot.declaration import ModelSpec
+from aot.errors import UsageError
 
 if TYPE_CHECKING:
     from aot.records import Arrays
@@ -51,6 +52,10 @@ class Source(ABC):
     def score(self, run: Runner) -> float | None:
         """The model's own metric of `run`; None where none is declared."""
 
+    def score_key(self) -> str:
+        """Digest that changes when a file that the metric alone read has changed; empty until one has."""
+        return ""
+
 
 def open_source(request: Request, run: Run) -> Source:
     """Open `request.model` by its form: `x.py[:name]`, `module:attribute`, `x.pt2`, `x.onnx`.
@@ -58,4 +63,37 @@ def open_source(request: Request, run: Run) -> Source:
     Raises UsageError for a missing file or a form that is none of these, DeclarationError for what is
     wrong inside.
     """
-    raise NotImplementedError
+    name = request.model
+    suffix = Path(name).suffix
+    if suffix == ".pt2":
+        from aot.sources.pt2 import SavedProgram
+
+        return SavedProgram(request, run)
+    if suffix == ".onnx":
+        from aot.sources.onnx_file import OnnxFile
+
+        return OnnxFile(request, run)
+    base, _, attribute = name.rpartition(":")
+    module = bool(base) and all(part.isidentifier() for part in (*base.split("."), *attribute.split(".")))
+    if suffix == ".py" or base.endswith(".py") or module:
+        from aot.sources.declared import Declared
+
+        return Declared(request, run)
+    raise _not_a_model(name)
+
+
+def _not_a_model(name: str) -> UsageError:
+    path = Path(name)
+    forms = "MODEL is model.py, model.py:name, package.module:attribute, x.pt2 or x.onnx"
+    beside = path.with_name(f"{path.name}.py") if path.name else path
+    if beside.is_file():
+        return UsageError(f"'{name}' is not a model", fix=f"did you mean '{beside}'? {forms}")
+    if path.is_dir():
+        return UsageError(f"'{name}' is a folder, neither a model nor an artifact", fix=forms)
+    if path.suffix in (".pt", ".pth", ".safetensors", ".ckpt", ".bin"):
+        return UsageError(
+            f"'{name}' holds weights, and weights alone are not a model",
+            fix="declare the model in a model.py whose function loads them",
+        )
+    found = "" if path.exists() else ", and no such file exists"
+    return UsageError(f"'{name}' is not the form of a model{found}", fix=forms)

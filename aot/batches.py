@@ -1,0 +1,165 @@
+"""Batches of input tensors: checked against a declaration, generated from it, digested."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from aot.arrays import dtype_named
+from aot.declaration import Dim, Input, ModelSpec
+from aot.errors import CalibrationError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from aot.records import Arrays
+
+
+def array(value: Any) -> np.ndarray[Any, Any]:
+    """A torch tensor or anything numpy takes, as a contiguous array; torch's bfloat16 as `ml_dtypes`."""
+    import numpy as np
+
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":
+            import torch
+
+            bits: np.ndarray[Any, Any] = value.contiguous().view(torch.int16).numpy()
+            return bits.view(dtype_named("bfloat16"))
+        value = value.numpy()
+    return np.ascontiguousarray(value) if np.ndim(value) else np.asarray(value)
+
+
+def checked(batch: object, spec: ModelSpec, where: str) -> Arrays:
+    """The batch as arrays in the spec's order.
+
+    Raises CalibrationError, naming batch and input, for: something that is not a mapping, names that are
+    missing or unknown, another dtype, rank or fixed dimension, a size outside its Dim, a Dim with two sizes,
+    NaN or infinity.
+    """
+    if not isinstance(batch, Mapping):
+        raise CalibrationError(
+            f"a batch is a mapping from input name to tensor, not a {type(batch).__name__}",
+            where=where,
+            fix=f"yield {{{', '.join(f'{name!r}: ...' for name in spec.inputs)}}}",
+        )
+    names = [str(name) for name in batch]
+    for kind, wrong in (
+        ("lacks", [n for n in spec.inputs if n not in names]),
+        ("has unknown", [n for n in names if n not in spec.inputs]),
+    ):
+        if wrong:
+            raise CalibrationError(
+                f"the batch {kind} {', '.join(wrong)}", where=where, fix=f"the inputs are {', '.join(spec.inputs)}"
+            )
+    found = {name: array(batch[name]) for name in spec.inputs}
+    for name, tensor in spec.inputs.items():
+        _check(found[name], tensor, f"{where}, input '{name}'")
+    sizes_of(found, spec, where)
+    return found
+
+
+def _check(got: np.ndarray[Any, Any], tensor: Input, where: str) -> None:
+    import numpy as np
+
+    if got.dtype.name != tensor.dtype:
+        raise CalibrationError(
+            f"expected {tensor.dtype}, got {got.dtype.name}",
+            where=where,
+            fix=f"convert the batch to {tensor.dtype}, or declare the input as {got.dtype.name}",
+        )
+    wanted = [d.name if isinstance(d, Dim) else d for d in tensor.shape]
+    if got.ndim != len(wanted):
+        raise CalibrationError(f"expected shape [{', '.join(map(str, wanted))}], got {list(got.shape)}", where=where)
+    for axis, (dim, size) in enumerate(zip(tensor.shape, got.shape, strict=True)):
+        if isinstance(dim, Dim):
+            low, _, high = dim.bounds
+            if not low <= size <= high:
+                raise CalibrationError(
+                    f"axis {axis} has size {size}, outside Dim '{dim.name}' ({low}..{high})",
+                    where=where,
+                    fix="change the batch, or widen the range",
+                )
+        elif size != dim:
+            raise CalibrationError(f"axis {axis} has size {size}, expected {dim}", where=where)
+    if got.dtype.kind not in "biu":
+        values = got.astype(np.float32) if got.dtype.kind == "V" or got.dtype.itemsize < 4 else got
+        bad = int(got.size - np.isfinite(values).sum())
+        if bad:
+            raise CalibrationError(
+                f"{bad} of {got.size} values are NaN or infinite", where=where, fix="leave the batch out, or repair it"
+            )
+
+
+def sizes_of(batch: Mapping[str, Any], spec: ModelSpec, where: str) -> dict[str, int]:
+    """The size of every Dim in a batch. Raises CalibrationError where one Dim has two sizes."""
+    sizes: dict[str, int] = {}
+    for name, tensor in spec.inputs.items():
+        for dim, size in zip(tensor.shape, batch[name].shape, strict=True):
+            if isinstance(dim, Dim) and sizes.setdefault(dim.name, size) != size:
+                raise CalibrationError(
+                    f"Dim '{dim.name}' is {sizes[dim.name]} in one input and {size} in '{name}'", where=where
+                )
+    return sizes
+
+
+def generated(spec: ModelSpec, sizes: Mapping[str, int], seed: int) -> Arrays:
+    """Random inputs of the given sizes, the same for the same seed.
+
+    Integers are drawn from [low, high), by default {0, 1}; floats are normal, or uniform in [low, high).
+    The padding mask is ones up to a random length of at least one, then zeros, along its last axis.
+    """
+    import numpy as np
+
+    random = np.random.default_rng(seed)
+    made: Arrays = {}
+    for name, tensor in spec.inputs.items():
+        shape = tuple(sizes[d.name] if isinstance(d, Dim) else d for d in tensor.shape)
+        dtype = dtype_named(tensor.dtype)
+        if name == spec.padding and shape:
+            length = random.integers(1, max(shape[-1], 1) + 1, size=(*shape[:-1], 1))
+            made[name] = (np.arange(shape[-1]) < length).astype(dtype)
+        elif tensor.dtype == "bool":
+            made[name] = random.integers(0, 2, size=shape).astype(bool)
+        elif dtype.kind in "iu":
+            low = int(tensor.low) if tensor.low is not None else 0
+            high = int(tensor.high) if tensor.high is not None else low + 2
+            made[name] = random.integers(low, high, size=shape).astype(dtype)
+        elif tensor.low is not None and tensor.high is not None:
+            made[name] = random.uniform(tensor.low, tensor.high, size=shape).astype(dtype)
+        else:
+            made[name] = random.standard_normal(size=shape, dtype=np.float32).astype(dtype)
+    return made
+
+
+def resized(batch: Mapping[str, Any], spec: ModelSpec, sizes: Mapping[str, int], seed: int) -> Arrays:
+    """The batch brought to other sizes along its Dims, repeating or cutting it; generated where it is empty.
+
+    A row of the padding mask that lost every one to the cut keeps its first.
+    """
+    import numpy as np
+
+    made: Arrays = {}
+    spare: Arrays | None = None
+    for name, tensor in spec.inputs.items():
+        values = batch[name]
+        for axis, dim in enumerate(tensor.shape):
+            if isinstance(dim, Dim) and values.size:
+                values = np.take(values, np.arange(sizes[dim.name]) % values.shape[axis], axis)
+        if not batch[name].size:
+            spare = spare or generated(spec, sizes, seed)
+            values = spare[name]
+        elif name == spec.padding and values.size:
+            values[..., 0] = np.where(values.any(axis=-1), values[..., 0], values.dtype.type(1))
+        made[name] = np.ascontiguousarray(values)
+    return made
+
+
+def digest_of(batch: Mapping[str, Any]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes."""
+    total = hashlib.sha256()
+    for name, values in batch.items():
+        total.update(f"{name}\0{values.dtype.name}\0{values.shape}\0".encode())
+        total.update(values.tobytes())
+    return total.hexdigest()

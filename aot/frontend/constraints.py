@@ -1,0 +1,163 @@
+"""What torch.export and torch.onnx say when they refuse, turned into one sentence with a line and a way out."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from aot.declaration import Dim, ModelSpec
+from aot.errors import ExportError
+from aot.sources.loading import deepest
+
+T = TypeVar("T")
+
+_SHAPES = "torch.fx.experimental.symbolic_shapes"
+_SYMBOL = re.compile(r"create_symbol (\S+) = \S+ for L\['(.+?)'\]\.size\(\)\[(\d+)\]")
+_GUARD = re.compile(r"eval (.+?) \[guard added\] \((.+?)\)")
+_SUGGESTED = re.compile(r"^  (\w+) = (.+)$", re.MULTILINE)
+_USER_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)\n\s*(.+)')
+
+
+class _Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def _only(name: str, handlers: list[logging.Handler], level: int) -> Iterator[None]:
+    """Send one logger's records to these handlers and nowhere else."""
+    logger = logging.getLogger(name)
+    held = logger.handlers, logger.level, logger.propagate
+    logger.handlers, logger.propagate = handlers, False
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = held[0], held[2]
+        logger.setLevel(held[1])
+
+
+def silenced(work: Callable[[], T]) -> T:
+    """Run without torch's own chatter on standard output and in its logs: ours is the one message."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        _only("torch", [logging.NullHandler()], logging.CRITICAL),
+        _only(_SHAPES, [logging.NullHandler()], logging.CRITICAL),
+    ):
+        return work()
+
+
+def explained(error: BaseException, spec: ModelSpec, again: Callable[[], object]) -> ExportError:
+    """The ExportError for an exception of torch.export. `again` repeats the export, to hear where a guard arose."""
+    text = str(error)
+    if "Constraints violated" in text:
+        return _constraint(text, spec, _guards(again))
+    line = _USER_LINE.search(text.partition("The following call raised this error")[2])
+    if line:
+        file, number, function, code = line.groups()
+        what = "the model branches on the value of a tensor, which an engine cannot"
+        if "data-dependent" not in text:
+            what = _first_sentence(text)
+        return ExportError(
+            what,
+            where=f"{file}:{number} in {function}: {code.strip()}",
+            fix="compute both sides and choose with torch.where, or use torch.cond; "
+            "bound a size read with .item() by torch._check",
+        )
+    return ExportError(
+        f"torch.export failed: {type(error).__name__}: {_first_sentence(text)}",
+        where=deepest(error) or f"model '{spec.name}'",
+        fix="the line above is where the model does something that cannot be captured; rewrite it in plain torch",
+    )
+
+
+def _guards(again: Callable[[], object]) -> list[str]:
+    """What torch logs about sizes while it fails once more."""
+    kept = _Kept()
+    # What is suppressed is the failure that is being explained.
+    with (
+        contextlib.suppress(Exception),
+        contextlib.redirect_stdout(io.StringIO()),
+        _only(_SHAPES, [kept], logging.INFO),
+    ):
+        again()
+    return kept.lines
+
+
+def _constraint(text: str, spec: ModelSpec, log: list[str]) -> ExportError:
+    suggested = dict(_SUGGESTED.findall(text.partition("Suggested fixes:")[2]))
+    dims = spec.dims
+    name, advice = next(((n, s) for n, s in suggested.items() if n in dims), ("", ""))
+    if not name:
+        name = next((n for n in dims if re.search(rf"\b{n}\b", text)), next(iter(dims), ""))
+    places = [
+        f"input '{tensor}', axis {axis}"
+        for tensor, declared in spec.inputs.items()
+        for axis, dim in enumerate(declared.shape)
+        if isinstance(dim, Dim) and dim.name == name
+    ]
+    symbols = {symbol: (tensor, int(axis)) for line in log for symbol, tensor, axis in _SYMBOL.findall(line)}
+    guard = ""
+    for line in log:
+        for condition, where in _GUARD.findall(line):
+            for symbol, (tensor, axis) in symbols.items():
+                declared = spec.inputs.get(tensor)
+                dim = declared.shape[axis] if declared else None
+                if isinstance(dim, Dim) and re.search(rf"\b{symbol}\b", condition):
+                    condition = re.sub(rf"\b{symbol}\b", dim.name, condition)
+                    if dim.name == name and not guard:
+                        guard = f"{condition} at {where}"
+    at = ", ".join(places) + (f"; the code asks for {guard}" if guard else "")
+    low, _, high = dims[name].bounds if name else (0, 0, 0)
+    if advice.isdigit():
+        return ExportError(
+            f"Dim '{name}' ({low}..{high}) came out fixed at {advice}: the code works for that size only",
+            where=at,
+            fix=f"make the code independent of the size, or declare the axis as {advice}",
+        )
+    if advice in dims:
+        return ExportError(
+            f"Dims '{name}' and '{advice}' must always be equal",
+            where=at,
+            fix=f"use one Dim for both: put '{advice}' where '{name}' stands",
+        )
+    if advice.startswith("Dim("):
+        return ExportError(
+            f"the code does not treat all sizes of Dim '{name}' ({low}..{high}) alike",
+            where=at,
+            fix=f"declare {name} = aot.{advice}",
+        )
+    return ExportError(
+        f"Dim '{name}' does not hold: {_first_sentence(text)}",
+        where=at,
+        fix=f"torch suggests {name} = {advice}" if advice else None,
+    )
+
+
+def untranslated(error: BaseException) -> ExportError:
+    """The ExportError for an op that torch.onnx cannot translate."""
+    text = f"{error}\n{error.__cause__ or ''}"
+    op = re.search(r"No ONNX function found for <OpOverload\(op='([^']+)'(?:, overload='([^']+)')?", text)
+    lines = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', text)
+    at = f"{lines[-1][0]}:{lines[-1][1]} in {lines[-1][2]}" if lines else None
+    if op:
+        return ExportError(
+            f"there is no ONNX translation of {op.group(1)}",
+            where=at,
+            fix="write that step with other torch functions, or provide a plugin for it",
+        )
+    return ExportError(f"torch.onnx failed: {_first_sentence(str(error.__cause__ or error))}", where=at)
+
+
+def _first_sentence(text: str) -> str:
+    """The first non-empty line, without the advertisement for environment variables."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return re.split(r" For more information| \(unhinted", lines[0])[0] if lines else "(no message)"

@@ -1,0 +1,115 @@
+"""The reference: the module itself, run by torch on the CPU. Imports torch; import it only where torch is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from aot import batches
+from aot.declaration import ModelSpec
+from aot.errors import DeclarationError, ExportError
+from aot.sources.loading import deepest
+
+if TYPE_CHECKING:
+    from aot.records import Arrays
+
+
+class Eager:
+    """`run(inputs) -> outputs`, numpy in and out, without gradients; outputs are named as the export names them."""
+
+    def __init__(self, module: torch.nn.Module, spec: ModelSpec) -> None:
+        self._module = module
+        self._spec = spec
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Arrays:
+        """Raises ExportError where the model cannot run on such inputs, at the user's line."""
+        return {name: batches.array(value) for name, value in named_outputs(self._forward(inputs), self._spec).items()}
+
+    def flops(self, inputs: Mapping[str, Any]) -> float:
+        """Floating-point operations of one forward pass, as torch counts them (matrix products and convolutions)."""
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with FlopCounterMode(display=False) as counter:
+            self._forward(inputs)
+        return float(counter.get_total_flops())
+
+    def _forward(self, inputs: Mapping[str, Any]) -> Any:
+        given = {name: tensor(inputs[name]) for name in self._spec.inputs}
+        try:
+            with torch.no_grad():
+                return self._call(given)
+        except Exception as error:  # the model's own code may raise anything
+            shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in given.items())
+            said = " ".join(str(error).split())
+            raise ExportError(
+                f"the model fails on {shapes}: {type(error).__name__}: {said}",
+                where=deepest(error),
+                fix="declare a range of sizes and values that the model accepts",
+            ) from error
+
+    def _call(self, given: Mapping[str, torch.Tensor]) -> Any:
+        return self._module(**given)
+
+
+class EagerProgram(Eager):
+    """A saved program; its inputs are put back into the structure that it was exported with."""
+
+    def __init__(self, program: torch.export.ExportedProgram, spec: ModelSpec) -> None:
+        super().__init__(program.module(), spec)
+        self._structure = program.call_spec.in_spec
+
+    def _call(self, given: Mapping[str, torch.Tensor]) -> Any:
+        args, kwargs = pytree.tree_unflatten(list(given.values()), self._structure)
+        return self._module(*args, **kwargs)
+
+
+def tensor(values: Any) -> torch.Tensor:
+    """A torch tensor that owns its memory, bfloat16 included."""
+    if isinstance(values, torch.Tensor):
+        return values
+    if values.dtype.name == "bfloat16":
+        return torch.from_numpy(values.view("int16").copy()).view(torch.bfloat16)
+    return torch.from_numpy(values.copy())
+
+
+def named_outputs(result: Any, spec: ModelSpec) -> dict[str, torch.Tensor]:
+    """The tensors of what `forward` returned, by name; None is left out.
+
+    Raises ExportError for a leaf that is not a tensor, DeclarationError where outputs= does not fit.
+    """
+    leaves = [(path, leaf) for path, leaf in pytree.tree_flatten_with_path(result)[0] if leaf is not None]
+    names = output_names([path for path, _ in leaves], spec)
+    for name, (_, leaf) in zip(names, leaves, strict=True):
+        if not isinstance(leaf, torch.Tensor):
+            raise ExportError(
+                f"output '{name}' is a {type(leaf).__name__}, not a tensor",
+                where=f"forward of '{spec.name}'",
+                fix="return tensors only: alone, in a tuple or list, or in a dict",
+            )
+    return {name: leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
+
+
+def output_names(paths: Sequence[Any], spec: ModelSpec) -> list[str]:
+    """Names for output leaves: the declared ones; else the keys that lead to them; else `output_0`, ...
+
+    A name that two outputs would share, or that an input has, gets a number.
+    """
+    if spec.outputs:
+        if len(spec.outputs) != len(paths):
+            raise DeclarationError(
+                f"outputs= names {len(spec.outputs)} outputs, the model returns {len(paths)}",
+                where=f"model '{spec.name}'",
+                fix=f"name all {len(paths)}, in order",
+            )
+        return list(spec.outputs)
+    names: list[str] = []
+    for index, path in enumerate(paths):
+        keys = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path]
+        name = "_".join(keys) if any(not key.isdigit() for key in keys) else f"output_{index}"
+        while name in names or name in spec.inputs:
+            name = f"{name}_{index}"
+        names.append(name)
+    return names

@@ -1,0 +1,95 @@
+"""A program saved by `torch.export.save`: `x.pt2`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aot.errors import ExportError
+from aot.source import Runner
+from aot.sources.declared import EXPORT_TOOLS
+from aot.sources.dims import Found
+from aot.sources.file import FileSource, Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+
+class SavedProgram(FileSource):
+    """An exported program. Its Dims are the symbols it was saved with; opt is the size it was traced at."""
+
+    tools = EXPORT_TOOLS
+    _loaded: torch.export.ExportedProgram | None = None
+
+    def _program(self) -> torch.export.ExportedProgram:
+        if self._loaded is None:
+            import torch
+
+            try:
+                self._loaded = torch.export.load(self.path)
+            except Exception as error:  # torch raises whatever a damaged archive makes of its readers
+                said = " ".join(str(error).split())[:300]
+                raise ExportError(
+                    f"not a program that torch can load: {type(error).__name__}: {said}",
+                    where=str(self.path),
+                    fix="save it again with torch.export.save, with the torch that is installed here or an older one",
+                ) from error
+        return self._loaded
+
+    def describe(self) -> list[Tensor]:
+        """Raises ExportError for an input that is not a tensor or a size that is computed from others."""
+        import torch
+
+        program = self._program()
+        traced = {}
+        if program.example_inputs is not None:
+            from torch.utils import _pytree as pytree
+
+            leaves = pytree.tree_leaves(program.example_inputs)
+            traced = dict(zip(program.graph_signature.user_inputs, leaves, strict=False))
+        values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+        ranges = {str(symbol): bounds for symbol, bounds in program.range_constraints.items()}
+        tensors = []
+        for name in program.graph_signature.user_inputs:
+            value = values.get(str(name))
+            if not isinstance(value, torch.Tensor):
+                raise ExportError(
+                    f"input '{name}' is not a tensor",
+                    where=str(self.path),
+                    fix="export the program again with tensors as its only inputs",
+                )
+            example = traced.get(name)
+            shape: list[int | Found] = []
+            for axis, size in enumerate(value.shape):
+                opt = int(example.shape[axis]) if isinstance(example, torch.Tensor) else None
+                shape.append(
+                    int(size) if isinstance(size, int) else self._axis(str(size), str(name), axis, ranges, opt)
+                )
+            tensors.append(Tensor(str(name), str(value.dtype).removeprefix("torch."), shape))
+        return tensors
+
+    def _axis(self, symbol: str, name: str, axis: int, ranges: Mapping[str, Any], opt: int | None) -> Found:
+        if not symbol.isidentifier():
+            raise ExportError(
+                f"axis {axis} of input '{name}' has the computed size {symbol}",
+                where=str(self.path),
+                fix="export the program again with a dimension of its own for this axis",
+            )
+        bounds = ranges.get(symbol)
+        low = int(bounds.lower) if bounds is not None else 0
+        # An open range ends at a symbolic infinity, or at the largest 64-bit integer.
+        high = str(bounds.upper) if bounds is not None else ""
+        return Found(symbol, name, axis, low, int(high) if high.isdigit() and int(high) < 2**31 else None, opt)
+
+    def write_onnx(self, folder: Path) -> Mapping[str, Any]:
+        """Translate the program as it was saved."""
+        from aot.frontend import export
+
+        return export.write_program(self._program(), self.spec, folder)
+
+    def eager(self) -> Runner:
+        """The program's own module, run by torch on the CPU."""
+        from aot.frontend.eager import EagerProgram
+
+        return EagerProgram(self._program(), self.spec)

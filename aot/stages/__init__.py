@@ -1,0 +1,1 @@
+"""The stages of a build, one file each; `aot/pipeline.py` puts them in order."""

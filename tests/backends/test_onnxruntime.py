@@ -79,12 +79,13 @@ def test_the_rounding_pair_survives_every_optimization_level(tmp_path: Path, dty
 
 
 def test_branches_and_local_functions_are_rounded_too(tmp_path: Path) -> None:
-    branch = "{ m = Mul(x, a)  z = Div(m, a) }"
+    overflows = "t () => (float16[n] z) { m = Mul(x, a)  z = Div(m, a) }"
+    absorbs = "e () => (float16[n] w) { w = own.Same(x) }"
     text = f"""g (float16[n] x, bool c) => (float16[n] y) {{
-        y = If<then_branch = t () => (float16[n] z) {branch}, else_branch = e () => (float16[n] w) {{ w = own.Same(x) }}>(c)
+        y = If<then_branch = {overflows}, else_branch = {absorbs}>(c)
     }}
     <opset_import: ["" : 20], domain: "own">
-    Same (p) => (q) {{ k = Constant<value = float16 {{1}}>()  r = Add(p, k)  q = Sub(r, k) }}"""
+    Same (p) => (q) {{ f = Constant<value = float {{1}}>()  k = Cast<to = 10>(f)  r = Add(p, k)  q = Sub(r, k) }}"""
     graph = write(tmp_path / "m.onnx", text, a=np.array(300, np.float16))
     x = np.array([300, 0.0001], np.float16)
     assert np.array_equal(run(graph, x=x, c=np.array(True))["y"], np.array([np.inf, x[1]], np.float16))

@@ -55,7 +55,8 @@ class Prepared:
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Deferred: an unchanged rebuild never validates a manifest, and need not pay for the validators.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class RecordPart(_Part):

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from aot.artifact import MANIFEST, FilePart, Manifest, read_manifest
+from aot.artifact import MANIFEST, FilePart, Manifest
 from aot.errors import ArtifactError
 from aot.store import Store, digest
 
@@ -64,14 +64,14 @@ def is_current(output: Path, identity: str) -> bool:
                 stored = tar.extractfile(first) if first is not None and first.name == MANIFEST else None
                 if stored is None:
                     return False
-                manifest = Manifest.model_validate_json(stored.read())
+                data = json.load(stored)
                 sizes = {member.name: member.size for member in tar}
         else:
-            manifest = read_manifest(output)
-            sizes = {name: (output / name).stat().st_size for name in manifest.files}
-    except (OSError, ValueError, tarfile.TarError, ArtifactError):
+            data = json.loads((output / MANIFEST).read_bytes())
+            sizes = {name: (output / name).stat().st_size for name in data["files"]}
+        return data["identity"] == identity and all(sizes.get(n) == f["bytes"] for n, f in data["files"].items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, tarfile.TarError):
         return False
-    return manifest.identity == identity and all(sizes.get(n) == f.bytes for n, f in manifest.files.items())
 
 
 def write(output: Path, contents: Contents, store: Store) -> None:

@@ -44,7 +44,11 @@ def verify_graph(run: Run, source: Source, final: QuantizedGraph, references: Re
         Report,
         "verify",
         make,
-        config={"budget": plan.budget.model_dump(), "padding": spec.padding, "metric": spec.has_metric},
+        config={
+            "budget": plan.budget.model_dump(),
+            "padding": spec.padding,
+            "score": source.score_key() if spec.has_metric else None,
+        },
         inputs=[final, references, *([source.key] if spec.has_metric else [])],
         tools=TOOLS,
     )

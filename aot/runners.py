@@ -15,6 +15,7 @@ from aot.errors import CalibrationError, TargetError, UsageError, unknown
 
 if TYPE_CHECKING:
     from aot.artifact import Prepared
+    from aot.plan import Triple
     from aot.records import Arrays
     from aot.run import Run
     from aot.source import Runner
@@ -33,16 +34,27 @@ class Runnable:
     prepared: Prepared | None = None
 
 
-def open_any(name: str, run: Run) -> Runnable:
-    """The runnable behind an artifact, an `.onnx` file or a model as `aot build` takes it.
+def open_two(first: str, second: str, dims: Mapping[str, Triple], run: Run) -> tuple[Runnable, Runnable]:
+    """The runnables behind two names, each an artifact, an `.onnx` file or a model as `aot build` takes it.
 
-    Raises the errors of `artifact.load` and `open_source`.
+    An ONNX file does not say what its dynamic dimensions range over: it takes the other side's declaration,
+    or `dims` where both are ONNX. Raises the errors of `artifact.load` and `open_source`.
     """
-    if artifact.is_artifact(name):
-        return of_artifact(name, None)
-    if name.endswith(".onnx"):
-        return _of_onnx(name, run)
-    return _of_model(name, run)
+    opened = {name: _open(name, dims, run) for name in (first, second) if not _is_onnx(name)}
+    spec = next((side.spec for side in opened.values()), None)
+    for name in (first, second):
+        if name not in opened:
+            opened[name] = _of_onnx(name, spec, dims, run)
+            spec = opened[name].spec
+    return opened[first], opened[second]
+
+
+def _is_onnx(name: str) -> bool:
+    return name.endswith(".onnx")
+
+
+def _open(name: str, dims: Mapping[str, Triple], run: Run) -> Runnable:
+    return of_artifact(name, None) if artifact.is_artifact(name) else _of_model(name, dims, run)
 
 
 def of_artifact(name: str, engine: str | None) -> Runnable:
@@ -80,21 +92,24 @@ def of_artifact(name: str, engine: str | None) -> Runnable:
     return Runnable(name, label, spec, partial(cpu.open, prepared.final.model, spec, prepared.plan.profiles), prepared)
 
 
-def _of_onnx(name: str, run: Run) -> Runnable:
+def _of_onnx(name: str, spec: ModelSpec | None, dims: Mapping[str, Triple], run: Run) -> Runnable:
     from aot.config import Request
     from aot.source import open_source
 
-    spec = open_source(Request(model=name), run).spec
+    if spec is None:
+        spec = open_source(Request(model=name, dims=dict(dims)), run).spec
+    elif not Path(name).is_file():
+        raise UsageError(f"no such file: {name}", fix="check the path")
     cpu = backend.get("onnxruntime")
     label = f"ONNX (onnxruntime {cpu.version()}, cpu)"
     return Runnable(name, label, spec, partial(cpu.open, Path(name), spec, ()))
 
 
-def _of_model(name: str, run: Run) -> Runnable:
+def _of_model(name: str, dims: Mapping[str, Triple], run: Run) -> Runnable:
     from aot.config import Request
     from aot.source import open_source
 
-    source = open_source(Request(model=name), run)
+    source = open_source(Request(model=name, dims=dict(dims)), run)
 
     @contextmanager
     def eager() -> Iterator[Runner]:

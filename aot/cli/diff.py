@@ -15,8 +15,15 @@ from aot.text import number, table
 @click.argument("reference", metavar="A")
 @click.argument("other", metavar="B")
 @click.option("--budget", multiple=True, metavar="KEY=VALUE", help="cosine, relative_l2 or max_abs; missed: exit 1.")
+@click.option(
+    "--dim",
+    "dims",
+    multiple=True,
+    metavar="NAME=MIN:OPT:MAX",
+    help="The range of a Dim, where neither side declares it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
-def command(reference: str, other: str, budget: tuple[str, ...], as_json: bool) -> int:
+def command(reference: str, other: str, budget: tuple[str, ...], dims: tuple[str, ...], as_json: bool) -> int:
     """Compare B with A on the same inputs, output by output.
 
     A and B are each an artifact, an .onnx file, or a model as `aot build` takes it (run in eager PyTorch).
@@ -31,7 +38,7 @@ def command(reference: str, other: str, budget: tuple[str, ...], as_json: bool) 
     from aot.config import Budget
     from aot.errors import UsageError
     from aot.run import Run
-    from aot.runners import cases_for, matched, open_any
+    from aot.runners import cases_for, matched, open_two
     from aot.store import Store
 
     limits = Budget(**_options.budget(budget))
@@ -43,7 +50,7 @@ def command(reference: str, other: str, budget: tuple[str, ...], as_json: bool) 
     reasons: list[str] = []
     with reporter() as progress:
         run = Run(Store(), progress)
-        first, second = open_any(reference, run), open_any(other, run)
+        first, second = open_two(reference, other, _options.dims(dims), run)
         with first.open() as one, second.open() as two:
             for name, inputs, padding in cases_for(first, second):
                 wanted = one(inputs)

@@ -108,9 +108,15 @@ def test_diff_of_equal_things_is_0_and_of_different_ones_1(
 
 
 def test_diff_takes_an_onnx_file(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("aot.sources.onnx_file")
     write_model(tmp_path / "m.onnx", WEIGHT)
     assert cli.call(["diff", str(tmp_path / "m.onnx"), str(tiny), "--budget", "cosine=1", "--json"]) == 0
+    capsys.readouterr()
+    write_model(tmp_path / "n.onnx", -WEIGHT)
+    two = ["diff", str(tmp_path / "m.onnx"), str(tmp_path / "n.onnx"), "--dim", "batch=1:2:5", "--json"]
+    assert cli.call([*two, "--budget", "cosine=0"]) == 1
+    rows = said(capsys)["rows"]
+    assert [(row["case"], row["elements"]) for row in rows] == [("minimum", 2), ("optimum", 4), ("maximum", 10)]
+    assert all(row["cosine"] == pytest.approx(-1) for row in rows)
 
 
 def test_inspect_says_what_it_is_takes_and_decided(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,6 @@ class Nvinfer(Backend):
     suffix = ".plan"
     title: ClassVar[str]
     module_name: ClassVar[str]
-    has_timing_cache: ClassVar[bool] = False
 
     def module(self) -> ModuleType:
         """The vendor's module. Raises EngineError where its libraries do not load."""
@@ -94,7 +93,8 @@ class Nvinfer(Backend):
         for index, profile in enumerate(job.profiles):
             self._add_profile(builder, network, config, job.spec, profile, index)
 
-        lease = caches.attach(config, self.cache_name(), progress) if caches is not None else None
+        cache = self.cache_name()
+        lease = caches.attach(config, cache, progress) if caches is not None and cache is not None else None
         stop = threading.Event()
         monitor = make_monitor(trt, stop)
         config.progress_monitor = monitor
@@ -110,13 +110,13 @@ class Nvinfer(Backend):
         del parser  # the network holds memory of the parser's until here
         saved = lease is not None and lease.save()
         facts: dict[str, Any] = {"origin": self.origin(), "timing_cache": "does not apply"}
-        if self.has_timing_cache:
+        if cache is not None:
             facts["timing_cache"] = {"used": lease is not None and lease.warm, "saved": saved}
         return facts
 
-    def cache_name(self) -> str:
-        """What a timing cache is kept under."""
-        raise NotImplementedError
+    def cache_name(self) -> str | None:
+        """What a timing cache is kept under; None for a builder that times nothing."""
+        return None
 
     def _builder(self, trt: ModuleType, log: Any) -> Any:
         try:

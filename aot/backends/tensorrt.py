@@ -25,7 +25,6 @@ class TensorRt(Nvinfer):
     name = "tensorrt"
     title = "TensorRT"
     module_name = "tensorrt"
-    has_timing_cache = True
 
     def version(self) -> str | None:
         """See Backend.version. The bindings' wheel alone has no module `tensorrt` and does not count."""

@@ -64,6 +64,11 @@ class Nvinfer(Backend):
                 fix="aot doctor says what is missing",
             ) from error
 
+    def start(self) -> tuple[ModuleType, Any]:
+        """The module, and a log for one build or one session."""
+        trt = self.module()
+        return trt, make_log(trt)
+
     @abstractmethod
     def aim(self, trt: ModuleType, config: Any, target: str) -> None:
         """Tell the builder what GPU to build for."""
@@ -74,14 +79,12 @@ class Nvinfer(Backend):
 
     def check_graph(self, graph: Path, precision: Precision, target: str) -> None:
         """Parse the graph as the build will, without building. Raises GraphError for the first refusal."""
-        trt = self.module()
-        log = make_log(trt)
+        trt, log = self.start()
         self._parse(trt, self._builder(trt, log), log, graph)
 
     def build(self, job: Job, plan: Path, caches: TimingCaches | None, progress: Progress) -> Mapping[str, Any]:
         """See Backend.build. Raises GraphError, ProfileError or EngineError; KeyboardInterrupt ends it early."""
-        trt = self.module()
-        log = make_log(trt)
+        trt, log = self.start()
         builder = self._builder(trt, log)
         network, parser = self._parse(trt, builder, log, job.graph)
         config = builder.create_builder_config()

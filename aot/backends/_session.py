@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot import profile as shapes_of
 from aot.backend import Session
+from aot.backends._build import last_lines
 from aot.declaration import ModelSpec
 from aot.errors import EngineError
 from aot.plan import Profile
@@ -31,10 +32,7 @@ def open_engine(
     foreign = mismatch(backend, facts, machine)
     if foreign:
         raise EngineError(foreign, where=str(plan), fix="build it again on this machine: aot build")
-    from aot.backends._build import last_lines, make_log
-
-    trt = backend.module()
-    log = make_log(trt)
+    trt, log = backend.start()
     engine = trt.Runtime(log).deserialize_cuda_engine(plan.read_bytes())
     if engine is None:
         raise EngineError(

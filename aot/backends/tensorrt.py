@@ -58,6 +58,12 @@ class TensorRt(Nvinfer):
             )
         check_precision(precision, target)
 
+    def start(self) -> tuple[ModuleType, Any]:
+        """Also registers the vendor's own plugins, which its parser uses for ops such as RoiAlign."""
+        trt, log = super().start()
+        trt.init_libnvinfer_plugins(log, "")
+        return trt, log
+
     def aim(self, trt: ModuleType, config: Any, target: str) -> None:
         """Nothing to say: the builder takes the GPU it runs on."""
 

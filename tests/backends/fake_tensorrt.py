@@ -184,6 +184,7 @@ def install(monkeypatch: pytest.MonkeyPatch, version: str = "10.6.0", machine: M
     MODULE.builders, MODULE.says = [], []
     for kind in (ILogger, IProgressMonitor, OnnxParser, Builder, Runtime):
         setattr(MODULE, kind.__name__, kind)
+    MODULE.init_libnvinfer_plugins = lambda log, namespace: True
     MODULE.MemoryPoolType = SimpleNamespace(WORKSPACE="workspace")
     MODULE.ProfilingVerbosity = SimpleNamespace(DETAILED="detailed")
     # 11 knows no weak typing, so the flag that asks for strong typing is gone.

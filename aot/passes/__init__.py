@@ -39,6 +39,7 @@ PASSES: tuple[Pass, ...] = (
     attention_scale,
     # What the rewrites left behind.
     fold_constants,
+    drop_no_ops,
     drop_identities,
     share_subexpressions,
     merge_views,

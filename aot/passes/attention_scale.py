@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._edit import constant, made_by, nodes, only_user, scalar
+from aot.passes._edit import constant, dims, made_by, nodes, only_user, scalar
 
 
 def _scaled(value: ir.Value | None) -> tuple[ir.Node, int, float] | None:
@@ -15,8 +15,9 @@ def _scaled(value: ir.Value | None) -> tuple[ir.Node, int, float] | None:
     if mul is None or value is None or only_user(value) is None:
         return None
     for tensor, factor in ((0, 1), (1, 0)):
-        number = scalar(mul.inputs[factor])
-        if number is not None and scalar(mul.inputs[tensor]) is None:
+        number, shape = scalar(mul.inputs[factor]), dims(mul.inputs[factor])
+        # A factor of higher rank than the tensor would raise the rank of the product.
+        if number is not None and shape is not None and len(shape) <= 1 and scalar(mul.inputs[tensor]) is None:
             return mul, tensor, number
     return None
 

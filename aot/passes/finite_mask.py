@@ -44,6 +44,9 @@ def finite_mask(model: ir.Model, skip: Skip) -> int:
         node = made_by(value, *_PASS_ON)
         if node is None:
             continue
+        if value.is_graph_output():
+            skip(node, "its result is an output of the graph, which must keep its numbers")
+            continue
         for index, operand in enumerate(node.inputs):
             data = array(operand)
             if operand is None or data is None or data.dtype.kind != "f" or not (data < LOWEST).any():

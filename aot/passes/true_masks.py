@@ -77,28 +77,29 @@ def _narrowed(value: ir.Value, shape: Sequence[Dim]) -> dict[ir.Value, Sequence[
     <int64 zero = {0}, int64 one = {1}, int64[2] around = {0, 2}, float fill = {0}, float low = {-9},
      int64[S] r>
     { s = Shape<start = 1, end = 2>(x)  s0 = Squeeze(s)  r = Range(zero, s0, one)  q = Unsqueeze(r, around)
-      all = GreaterOrEqual(q, zero)  mask = And(all, keep)  m = Where(mask, fill, low)  y = Add(x, m) }
+      all = GreaterOrEqual(q, zero)  mask = And(all, keep)  m = Where(mask, fill, low)  a = Add(x, m)
+      y = Where(all, a, low) }
     """
 )
 def true_masks(model: ir.Model, skip: Skip) -> int:
-    """And(true, m) = m: a position, which is never negative, is always >= 0.
+    """And(true, m) = m and Where(true, m, n) = m: a position, which is never negative, is always >= 0.
 
-    The And may have broadcast m to a larger shape; it is dropped where those who read it broadcast m just as well.
+    The node may have broadcast m to a larger shape; it is dropped where those who read it broadcast m just as well.
     """
     changed = 0
-    for node in nodes(model, "And"):
-        for true, mask in ((0, 1), (1, 0)):
-            kept = node.inputs[mask]
+    for node in nodes(model, "And", "Where"):
+        for true, other in ((0, 1), (1, 0)) if node.op_type == "And" else ((0, 1),):
+            kept = node.inputs[other]
             if not _always_true(node.inputs[true]) or kept is None:
                 continue
             shape, out = dims(kept), node.outputs[0]
             before = dims(out)
-            if shape is None or before is None or not all(dim is not None for dim in (*shape, *before)):
+            if shape is None or before is None or None in (*shape, *before):
                 skip(node, "the shape of the mask is not known")
                 continue
             narrowed = _narrowed(out, shape)
             if narrowed is None:
-                skip(node, f"a mask of {list(shape)} in place of {list(before)} would change the shape of a result")
+                skip(node, f"{list(shape)} in place of {list(before)} would change the shape of a result")
                 continue
             for value, new in narrowed.items():
                 value.shape = ir.Shape(new)

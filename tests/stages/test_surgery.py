@@ -145,6 +145,37 @@ def test_mask_is_finite_in_fp16(attention: Path, tmp_path: Path) -> None:
             assert np.isfinite(initializer.const_value.numpy().astype(np.float16)).all()
 
 
+def test_bert_of_transformers_loses_the_construction_of_its_mask(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+
+    class Bert(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            config = transformers.BertConfig(
+                vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+            )
+            self.bert = transformers.BertModel(config, add_pooling_layer=False)
+
+        def forward(self, ids: Any, mask: Any, kinds: Any) -> Any:
+            return self.bert(input_ids=ids, attention_mask=mask, token_type_ids=kinds).last_hidden_state
+
+    torch.manual_seed(0)
+    batch, seq = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("seq", min=2, max=64)
+    ids = torch.randint(0, 50, (3, 7))
+    dynamic = ({0: batch, 1: seq},) * 3
+    path = write(Bert(), (ids, torch.ones_like(ids), torch.zeros_like(ids)), dynamic, tmp_path / "before.onnx")
+    rewrite(path, tmp_path, narrow=True)
+
+    found = ops(tmp_path / MODEL)
+    assert not set(found) & {"GatherND", "Range", "And", "IsNaN", "GreaterOrEqual", "Concat", "Expand"}
+    assert (found.count("Where"), found.count("Cast"), found.count("Unsqueeze")) == (1, 1, 1)
+    rng = np.random.default_rng(0)
+    for rows, length in ((1, 2), (5, 33), (17, 3)):
+        mask = (np.arange(length) < rng.integers(1, length + 1, (rows, 1))).astype(np.int64)
+        inputs = {"ids": rng.integers(0, 50, (rows, length)), "mask": mask, "kinds": rng.integers(0, 2, (rows, length))}
+        assert relative(execute(tmp_path / MODEL, inputs), execute(path, inputs)) < 1e-5
+
+
 def test_convolution_keeps_its_numbers_and_loses_its_norms(convolution: Path, tmp_path: Path) -> None:
     rewrite(convolution, tmp_path, narrow=True)
     assert "BatchNormalization" not in ops(tmp_path / MODEL)

@@ -13,7 +13,7 @@ from aot.compare import compare, judge, worst
 from aot.config import Budget
 from aot.errors import DeclarationError
 from aot.progress import Progress
-from aot.records import Engine, QuantizedGraph, References, Report
+from aot.records import Engine, GraphRecord, References, Report
 from aot.run import Run
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ TOOLS = ("numpy", "ml_dtypes", "polygraphy", "onnxruntime")
 NO_SOURCE = "not run: the model's source did not travel"
 
 
-def verify_graph(run: Run, source: Source, final: QuantizedGraph, references: References, plan: Plan) -> Report:
+def verify_graph(run: Run, source: Source, final: GraphRecord, references: References, plan: Plan) -> Report:
     """Run the final graph on onnxruntime over all reference cases, and the model's own metric where it has one.
 
     facts: ran, accepted, reasons, notices, failures, the worst cosine, relative_l2, max_abs, max_rel and

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 import onnx_ir as ir
 
 from aot.config import Recipe
+from aot.precision.cancellation import cancelling
 from aot.precision.formats import Float, Quantized
 from aot.precision.layers import Layer, describe, places
 from aot.precision.reading import Observed, consumers, figure, is_float
@@ -70,6 +71,7 @@ class _Placement:
         self.compute = compute
         self.islands = islands
         self.placed = Placed()
+        self.cancelling = cancelling(graph, observed)
         self.used_patterns: set[str] = set()
 
     def run(self) -> Placed:
@@ -111,14 +113,10 @@ class _Placement:
         refused = refusal(self.form.name, layer)
         if refused:
             return refused
-        shared = self._shared(layer)
-        if shared:
-            return shared
-        for index in self._activations(layer):
-            unfit = self._unfit(node.inputs[index])
-            if unfit:
-                return unfit
-        return None
+        unfit = self._shared(layer) or self.cancelling.get(node)
+        if unfit:
+            return unfit
+        return next(filter(None, (self._unfit(node.inputs[i]) for i in self._activations(layer))), None)
 
     def _kept(self, node: ir.Node) -> str | None:
         kept = [p for p in self.options.keep if any(fnmatchcase(place, p) for place in places(node))]

@@ -27,6 +27,19 @@ MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 STD = np.array([0.229, 0.224, 0.225], np.float32)
 
 
+class Features(torch.nn.Module):
+    """The network under the name that its input has in the engine."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """Features of normalised pictures, float32 [batch, 3, 224, 224] to [batch, 1280]."""
+        features: torch.Tensor = self.network(image)
+        return features
+
+
 @aot.model(inputs={"image": aot.Input([batch, 3, 224, 224])}, outputs=["features"])
 def mobilenet() -> torch.nn.Module:
     """Build the network; features are float32 [batch, 1280], before any normalisation."""
@@ -34,7 +47,7 @@ def mobilenet() -> torch.nn.Module:
     module = MobileNetV2_bottle(input_size=224, width_mult=1.0)
     with weights.open("rb") as file:
         module.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
-    return module.eval()
+    return Features(module).eval()
 
 
 def picture(name: str) -> np.ndarray[Any, Any]:

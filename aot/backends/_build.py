@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -103,6 +102,8 @@ def supervised(
     A KeyboardInterrupt sets `stop`, waits for the builder to notice at its next step, and goes on. Nothing is
     drawn from the builder's own callbacks: an exception there would have to cross C++.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="builder") as pool:
         future = pool.submit(work)
         try:

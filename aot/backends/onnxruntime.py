@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from aot import toolchain
@@ -147,6 +146,8 @@ def _session(path: Path, *, optimize: bool) -> tuple[Any, dict[str, str]]:
 
 def _from_memory(model: onnx.ModelProto, options: Any) -> Any:
     """A session from a model in memory; one too large for a message goes through a file beside its weights."""
+    from tempfile import TemporaryDirectory
+
     import onnx
 
     import onnxruntime as ort

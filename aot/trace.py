@@ -69,10 +69,10 @@ class Recorder:
         if not _hooked:  # an audit hook cannot be taken out again, so there is one, asleep between phases
             sys.addaudithook(_audit)
             _hooked = True
+        self._safetensors = _watch_safetensors(self.opened)
         self._before = frozenset(sys.modules)
         self._mapped_before = _mapped()
         self._import = builtins.__import__
-        self._safetensors = _watch_safetensors(self.opened)
         builtins.__import__ = self._watched_import
         _active = self
         return self
@@ -106,12 +106,13 @@ class Recorder:
         # Once one module of a local package is used, all of it that is loaded counts: what it imported in
         # turn may have been in memory already.
         related = {name for name in set(sys.modules) if name.partition(".")[0] in tops}
-        sources = {path for name in related if is_local(path := getattr(sys.modules.get(name), "__file__", None))}
-        sources.discard(getattr(sys.modules.get("__main__"), "__file__", None))  # whoever runs aot
+        origins = (str(getattr(sys.modules.get(name), "__file__", None)) for name in related)
+        sources = {path for path in origins if is_local(path) and os.path.isfile(path)}
+        sources.discard(str(getattr(sys.modules.get("__main__"), "__file__", None)))  # whoever runs aot
         data = {path for path in self.opened if self._counts(path)}
         folders = {os.path.dirname(path) for path in data if not path.endswith(WEIGHTS)}
         data |= {beside for folder in folders for beside in _weights_in(folder) if self._counts(beside)}
-        paths = {str(p) for p in extra} | {os.path.abspath(str(s)) for s in sources} | data
+        paths = {str(p) for p in extra} | sources | data
         return {"files": {path: signed(path) for path in sorted(paths)}, "packages": _packages(tops)}
 
     def _counts(self, path: str) -> bool:
@@ -153,13 +154,17 @@ def renewed(record: Recorded) -> Recorded:
 
 
 def key(record: Recorded, root: Path) -> str:
-    """Digest of the contents of a record. Paths count relative to `root`, so a moved project keeps its keys."""
+    """Digest of a record's contents. Paths below `root` count relative to it: a moved project keeps its keys."""
     return digest(
         {
-            "files": sorted([os.path.relpath(path, root), known["sha256"]] for path, known in record["files"].items()),
+            "files": sorted([_below(path, root), known["sha256"]] for path, known in record["files"].items()),
             "packages": {name: known["version"] for name, known in record["packages"].items()},
         }
     )
+
+
+def _below(path: str, root: Path) -> str:
+    return os.path.relpath(path, root) if path.startswith(f"{root}{os.sep}") else path
 
 
 def signed(path: str | Path) -> dict[str, Any]:
@@ -169,11 +174,9 @@ def signed(path: str | Path) -> dict[str, Any]:
 
 def is_local(path: object) -> bool:
     """Whether a module's file is the user's own: not the standard library, not an installed package, not aot."""
-    if not isinstance(path, str) or path.startswith("<"):
+    if not isinstance(path, str) or not os.path.isabs(path):
         return False
-    full = os.path.abspath(path)
-    installed = _INSTALLED.intersection(full.split(os.sep))
-    return not (installed or _in_stdlib(full) or full.startswith(_OWN)) and os.path.isfile(full)
+    return not (_INSTALLED.intersection(path.split(os.sep)) or _in_stdlib(path) or path.startswith(_OWN))
 
 
 def _in_stdlib(path: str) -> bool:

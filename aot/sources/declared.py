@@ -159,7 +159,7 @@ class Declared(Source):
         declaration = self._load()
         assert declaration.batches is not None
         _seed()
-        where = f"{_name(declaration.batches)} of {self._place}"
+        where = f"{_name(declaration.batches)} of model '{declaration.name}', {self._place}"
         with loading.user_code(f"running {_name(declaration.batches)}"):
             stream = iter(declaration.batches())
         count, end = 0, object()
@@ -171,7 +171,7 @@ class Declared(Source):
             yield batches.checked(batch, self.spec, f"batch {count} of {where}")
             count += 1
         if not count:
-            raise CalibrationError("there is not a single calibration batch", where=where, fix="yield at least one")
+            raise CalibrationError("the calibration data hold no batch", where=where, fix="yield at least one")
 
     def batches(self) -> Iterator[Arrays] | None:
         """Those that `data_key` kept where it ran `calibration()`; else a run of it."""

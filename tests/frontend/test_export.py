@@ -1,0 +1,249 @@
+"""What an export keeps of a declaration, and what it refuses rather than freeze, drop or guess."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from aot.declaration import Dim, Input, ModelSpec
+from aot.errors import DeclarationError, ExportError
+from aot.frontend.eager import Eager, tensor
+from aot.frontend.export import write_module
+
+BATCH = Dim("batch", min=1, opt=4, max=8)
+SEQ = Dim("seq", min=2, opt=6, max=16)
+
+
+def spec(inputs: Mapping[str, Input], outputs: tuple[str, ...] = (), padding: str | None = None) -> ModelSpec:
+    return ModelSpec("model", dict(inputs), outputs, padding)
+
+
+def exported(module: nn.Module, declared: ModelSpec, folder: Path) -> onnx.ModelProto:
+    facts = write_module(module.eval(), declared, folder)
+    model = onnx.load(folder / "model.onnx")
+    onnx.checker.check_model(str(folder / "model.onnx"), full_check=True)
+    assert facts["nodes"] == len(model.graph.node)
+    assert facts["opset"] == 20
+    assert facts["outputs"] == [value.name for value in model.graph.output]
+    return model
+
+
+def check(module: nn.Module, declared: ModelSpec, folder: Path, *cases: dict[str, np.ndarray[Any, Any]]) -> None:
+    """The graph gives what eager gives, under the same names."""
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    names = [value.name for value in session.get_outputs()]
+    eager = Eager(module.eval(), declared)
+    for case in cases:
+        want = eager(case)
+        assert list(want) == names
+        for name, got in zip(names, session.run(None, case), strict=True):
+            assert got.dtype == want[name].dtype
+            np.testing.assert_allclose(got, want[name], rtol=1e-4, atol=1e-5)
+
+
+def dims(value: onnx.ValueInfoProto) -> list[str | int]:
+    return [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+
+
+def floats(*shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.line = nn.Embedding(11, 8), nn.Linear(8, 4)
+
+    def forward(self, ids: torch.Tensor, scale: torch.Tensor) -> dict[str, Any]:
+        hidden = self.line(self.embed(ids)) * scale
+        return {"hidden": hidden, "parts": (hidden.sum(1), None), "doubled": torch.cat([ids, ids], 1)}
+
+
+def test_dims_and_outputs_are_named_as_declared(tmp_path: Path) -> None:
+    declared = spec({"scale": Input([BATCH, 1, 1]), "ids": Input([BATCH, SEQ], "int64", high=11)})
+    model = exported(Encoder(), declared, tmp_path)
+    assert {v.name: dims(v) for v in model.graph.input} == {"ids": ["batch", "seq"], "scale": ["batch", 1, 1]}
+    assert {v.name: dims(v) for v in model.graph.output} == {
+        "hidden": ["batch", "seq", 4],
+        "parts_0": ["batch", 4],
+        "doubled": ["batch", "2*seq"],
+    }
+    ids = np.arange(15).reshape(3, 5) % 11
+    module = Encoder()
+    exported(module, declared, tmp_path)
+    check(
+        module, declared, tmp_path, {"ids": ids, "scale": floats(3, 1, 1)}, {"ids": ids[:1], "scale": floats(1, 1, 1)}
+    )
+
+
+def test_weights_lie_beside_the_graph(tmp_path: Path) -> None:
+    module = nn.Linear(64, 64)
+    exported(module, spec({"input": Input([BATCH, 64])}), tmp_path)
+    assert (tmp_path / "model.onnx.data").stat().st_size >= 64 * 64 * 4
+
+
+def test_batch_one_as_the_optimum_stays_dynamic(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten())
+    declared = spec({"input": Input([Dim("batch", min=1, opt=1, max=8), 3, 8, 8])})
+    assert dims(exported(module, declared, tmp_path).graph.input[0]) == ["batch", 3, 8, 8]
+    check(module, declared, tmp_path, {"input": floats(1, 3, 8, 8)}, {"input": floats(5, 3, 8, 8)})
+
+
+def test_an_output_may_have_the_name_of_an_internal_value(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(x, -1).flip(0) * 3.0
+
+    declared = spec({"x": Input([2, 5])}, ("softmax",))
+    model = exported(Net(), declared, tmp_path)
+    written = [name for node in model.graph.node for name in node.output]
+    assert written.count("softmax") == 1
+    check(Net(), declared, tmp_path, {"x": floats(2, 5)})
+
+
+def test_an_output_may_be_an_input_a_weight_or_another_output(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.y = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            z = x + self.y
+            return x, self.y, z, z
+
+    declared = spec({"x": Input([BATCH, 3])}, ("a", "b", "z", "y"))
+    exported(Net(), declared, tmp_path)
+    check(Net(), declared, tmp_path, {"x": floats(3, 3)})
+
+
+def test_values_of_an_input_may_decide_shapes(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor, hw: torch.Tensor) -> torch.Tensor:
+            h, w = hw[0].item(), hw[1].item()
+            for size in (h, w):
+                torch._check(size >= 2)
+                torch._check(size <= 64)
+            return nn.functional.interpolate(x, size=(h, w), mode="bilinear", align_corners=False)
+
+    declared = spec({"x": Input([1, 3, 8, 8]), "hw": Input([2], "int64", low=2, high=65)})
+    exported(Net(), declared, tmp_path)
+    check(Net(), declared, tmp_path, {"x": floats(1, 3, 8, 8), "hw": np.array([5, 33])})
+
+
+def test_a_dim_of_one_size_is_fixed(tmp_path: Path) -> None:
+    declared = spec({"input": Input([Dim("batch", min=4, max=4), 3])})
+    assert dims(exported(nn.Linear(3, 2), declared, tmp_path).graph.input[0]) == [4, 3]
+
+
+def refused(module: nn.Module, declared: ModelSpec, folder: Path, kind: type[Exception] = ExportError) -> str:
+    with pytest.raises(kind) as caught:
+        write_module(module.eval(), declared, folder)
+    assert not list(folder.iterdir())
+    return str(caught.value)
+
+
+class TestRefused:
+    def test_an_input_that_forward_does_not_take(self, tmp_path: Path) -> None:
+        said = refused(nn.Linear(3, 2), spec({"inputs": Input([2, 3])}), tmp_path)
+        assert "forward takes no 'inputs'" in said
+        assert "did you mean 'input'?" in said
+
+    def test_an_input_that_is_not_declared(self, tmp_path: Path) -> None:
+        said = refused(nn.Bilinear(3, 3, 2), spec({"input1": Input([2, 3])}), tmp_path)
+        assert "forward needs input2, which inputs= does not declare" in said
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_weights_that_are_not_finite(self, tmp_path: Path, value: float) -> None:
+        module = nn.Linear(3, 2)
+        module.weight.data[1, 2] = value
+        said = refused(module, spec({"input": Input([2, 3])}), tmp_path)
+        assert "1 of 6 values of parameter 'weight'" in said
+
+    def test_a_dim_that_a_branch_splits(self, tmp_path: Path) -> None:
+        class Net(nn.Module):
+            def forward(self, tok: torch.Tensor) -> torch.Tensor:
+                return tok * 2 if tok.shape[1] > 4 else tok
+
+        said = refused(Net(), spec({"tok": Input([2, Dim("seq", min=4, opt=9, max=64)])}), tmp_path)
+        assert "seq > 4 at" in said
+        assert f"{Path(__file__).name}:" in said
+        assert "input 'tok', axis 1" in said
+        assert "seq = aot.Dim('seq', min=5, max=64)" in said
+
+    def test_a_dim_that_comes_out_fixed(self, tmp_path: Path) -> None:
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.lstm = nn.LSTM(3, 4, batch_first=True)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.lstm(x)[0]
+
+        said = refused(Net(), spec({"x": Input([BATCH, SEQ, 3])}), tmp_path)
+        assert "Dim 'seq' (2..16) came out fixed at 6" in said
+        assert "input 'x', axis 1" in said
+
+    def test_two_dims_that_must_be_equal(self, tmp_path: Path) -> None:
+        class Net(nn.Module):
+            def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+                return x + y
+
+        other = Dim("rows", min=1, opt=4, max=8)
+        said = refused(Net(), spec({"x": Input([BATCH, 3]), "y": Input([other, 3])}), tmp_path)
+        assert "batch" in said
+        assert "rows" in said
+
+    def test_a_branch_on_values(self, tmp_path: Path) -> None:
+        class Net(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                if x.mean() > 0:
+                    return x
+                return -x
+
+        said = refused(Net(), spec({"x": Input([2, 3])}), tmp_path)
+        assert "branches on the value of a tensor" in said
+        assert "if x.mean() > 0:" in said
+        assert "torch.where" in said
+
+    def test_state_that_forward_changes(self, tmp_path: Path) -> None:
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("peak", torch.zeros(3))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                self.peak.copy_(torch.maximum(self.peak, x.amax(0)))
+                return x / self.peak
+
+        assert "forward changes buffer 'peak'" in refused(Net(), spec({"x": Input([2, 3])}), tmp_path)
+
+    def test_outputs_that_do_not_fit(self, tmp_path: Path) -> None:
+        said = refused(nn.Linear(3, 2), spec({"input": Input([2, 3])}, ("a", "b")), tmp_path, DeclarationError)
+        assert "names 2 outputs, the model returns 1" in said
+
+    def test_an_op_without_translation(self, tmp_path: Path) -> None:
+        class Net(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return torch.special.airy_ai(x)
+
+        said = refused(Net(), spec({"x": Input([2, 3])}), tmp_path)
+        assert "no ONNX translation of aten.special_airy_ai" in said
+        assert f"{Path(__file__).name}:" in said
+
+
+def test_bfloat16_passes_through_the_reference_unchanged() -> None:
+    import ml_dtypes
+
+    values = np.array([1.5, -2.25], ml_dtypes.bfloat16)
+    made = Eager(nn.Identity(), spec({"input": Input([2], "bfloat16")}))({"input": values})
+    assert made["output_0"].dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(made["output_0"], values)
+    assert tensor(values).dtype == torch.bfloat16

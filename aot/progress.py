@@ -27,13 +27,15 @@ class Silent:
     def __init__(self) -> None:
         self.warnings: list[str] = []
 
-    def stage(self, name: str, detail: str = "") -> None: ...
+    def stage(self, name: str, detail: str = "") -> None:
+        """Nothing."""
 
-    def step(self, done: int, total: int, what: str = "") -> None: ...
+    def step(self, done: int, total: int, what: str = "") -> None:
+        """Nothing."""
 
-    def finished(self, name: str, seconds: float, cached: bool, detail: str = "") -> None: ...
+    def finished(self, name: str, seconds: float, cached: bool, detail: str = "") -> None:
+        """Nothing."""
 
     def warn(self, message: str) -> None:
+        """Keep it."""
         self.warnings.append(message)
-
-

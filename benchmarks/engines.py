@@ -2,8 +2,8 @@
 
     python benchmarks/engines.py PREPARED.aot... [--name engines]
 
-Each artifact is finished twice with a store of its own: cold, then again with nothing kept but the timing cache.
-Writes benchmarks/results/NAME.json.
+Each artifact, a folder called MODEL-PRECISION.aot, is finished twice with a store of its own: cold, then again
+with nothing kept but the timing cache; `seconds` are the builder call's. Writes benchmarks/results/NAME.json.
 """
 
 from __future__ import annotations
@@ -38,37 +38,49 @@ def finish(artifact: Path, store: Path) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def measure(prepared: Path, work: Path) -> dict[str, Any]:
-    """One row: the engine's numbers, and both build times."""
+def builder_seconds(artifact: Path) -> float:
+    """How long the builder's call took, without parsing and checking."""
+    manifest = json.loads((artifact / "manifest.json").read_text())
+    return float(manifest["engines"][0]["engine"]["facts"]["builder_seconds"])
+
+
+def loads_alone(plan: Path) -> bool:
+    """Whether the vendor's runtime takes the plan with nothing of ours around it."""
+    import tensorrt as trt
+
+    return trt.Runtime(trt.Logger(trt.Logger.ERROR)).deserialize_cuda_engine(plan.read_bytes()) is not None
+
+
+def measure(prepared: Path, work: Path) -> list[dict[str, Any]]:
+    """One row for the engine, with both build times, and one for each comparison."""
     seconds: list[float] = []
     summary: dict[str, Any] = {}
+    copy = work / prepared.name
     for _ in range(2):
-        copy = work / prepared.name
-        if prepared.is_dir():
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(prepared, copy)
-        else:
-            shutil.copy(prepared, copy)
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(prepared, copy)
         summary = finish(copy, work / "store")
-        seconds.append(summary["engines"][0]["seconds"])
-    engine = summary["verification"]["engine"]
-    return {
-        "model": prepared.name.split(".")[0],
-        "tool": "aot",
-        "precision": summary["precision"],
-        "target": summary["engines"][0]["target"],
+        seconds.append(builder_seconds(copy))
+    (engine,) = summary["engines"]
+    numbers = summary["verification"]["engine"]
+    about = {"model": prepared.name.split("-")[0], "tool": "aot", "precision": summary["precision"]}
+    row = {
+        **about,
+        "target": engine["target"],
         "built": True,
+        "loads_with_tensorrt_alone": loads_alone(copy / engine["file"]),
         "nodes": summary["nodes"]["final"],
         "qdq": summary["quantized"]["qdq"],
-        "bytes": summary["engines"][0]["bytes"],
-        "seconds": round(seconds[0], 2),
-        "warm_seconds": round(seconds[1], 2),
+        "bytes": engine["bytes"],
+        "seconds": seconds[0],
+        "warm_seconds": seconds[1],
         "times_faster": round(seconds[0] / seconds[1], 1),
-        "cosine": engine["cosine"],
-        "relative_l2": engine["relative_l2"],
-        "cases": engine["cases"],
+        "cosine": numbers["cosine"],
+        "relative_l2": numbers["relative_l2"],
         "accepted": summary["accepted"],
     }
+    cases = json.loads((copy / "report.json").read_text())["engine_reports"][0]["cases"]
+    return [row, *({**about, "data": c["kind"], **c["sizes"], "cosine": c["cosine"]} for c in cases)]
 
 
 def main() -> int:
@@ -81,13 +93,14 @@ def main() -> int:
     for prepared in arguments.prepared:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                rows.append(measure(prepared.resolve(), Path(folder)))
+                rows += measure(prepared.resolve(), Path(folder))
             except RuntimeError as error:
                 reason = " ".join(str(error).split())[-500:]
-                rows.append({"model": prepared.name.split(".")[0], "tool": "aot", "built": False, "reason": reason})
+                rows.append({"model": prepared.stem, "tool": "aot", "built": False, "reason": reason})
         print(json.dumps(rows[-1]), flush=True)
+        write(arguments.name, rows)
     print(write(arguments.name, rows))
-    return 0 if all(row["built"] for row in rows) else 1
+    return 0 if all(row.get("built", True) for row in rows) else 1
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -101,9 +102,11 @@ class Nvinfer(Backend):
         stop = threading.Event()
         monitor = make_monitor(trt, stop)
         config.progress_monitor = monitor
+        started = time.perf_counter()
         serialized = supervised(
             lambda: builder.build_serialized_network(network, config), lambda: monitor.state, stop, progress
         )
+        seconds = time.perf_counter() - started
         for message in useful(log.warnings):
             progress.warn(f"{self.title}: {message}")
         if serialized is None:
@@ -112,7 +115,11 @@ class Nvinfer(Backend):
             file.write(memoryview(serialized))
         del parser  # the network holds memory of the parser's until here
         saved = lease is not None and lease.save()
-        facts: dict[str, Any] = {"origin": self.origin(), "timing_cache": "does not apply"}
+        facts: dict[str, Any] = {
+            "origin": self.origin(),
+            "builder_seconds": round(seconds, 3),
+            "timing_cache": "does not apply",
+        }
         if cache is not None:
             facts["timing_cache"] = {"used": lease is not None and lease.warm, "saved": saved}
         return facts

@@ -3,6 +3,8 @@
 Sessions execute Q/DQ as written. By default onnxruntime fuses DequantizeLinear-op-QuantizeLinear into integer
 kernels, whose intermediate sums saturate at 16 bits on CPUs without VNNI: another arithmetic than that of the
 engine, which dequantizes exactly and accumulates wide. So those fusions are off (`session.disable_quant_qdq`).
+Off as well is the rule that drops a Relu before QuantizeLinear where the zero point is the end of the range: it
+takes an FP8 zero for such an end, and negative values come through (seen in 1.32).
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 TARGET = "cpu"
 # protobuf cannot hold a message beyond 2 GiB; the structure beside the weights needs a little.
 LIMIT = 2**31 - 2**24
+_UNSOUND = ("ReluQuantRewrite",)
 
 
 class OnnxRuntime(Backend):
@@ -137,7 +140,7 @@ def _session(path: Path, *, optimize: bool) -> tuple[Any, dict[str, str]]:
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     try:
         if not _emulate.is_narrow(path):
-            return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), {}
+            return _made(str(path), options), {}
         model, narrow = _emulate.emulated(path)
         return _from_memory(model, options), narrow
     except _errors() as error:
@@ -150,15 +153,18 @@ def _from_memory(model: onnx.ModelProto, options: Any) -> Any:
 
     import onnx
 
-    import onnxruntime as ort
-
-    providers = ["CPUExecutionProvider"]
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < LIMIT:
-        return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
+        return _made(model.SerializeToString(), options)
     with TemporaryDirectory(prefix="aot-") as folder:
         path = os.path.join(folder, "model.onnx")
         onnx.save(model, path, save_as_external_data=True, location="model.onnx.data")
-        return ort.InferenceSession(path, options, providers=providers)
+        return _made(path, options)
+
+
+def _made(model: str | bytes, options: Any) -> Any:
+    import onnxruntime as ort
+
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(_UNSOUND))
 
 
 def _threads() -> int:

@@ -127,6 +127,17 @@ def test_fp8_qdq_runs(tmp_path: Path) -> None:
     assert np.array_equal(y, (x / s).astype(kind).astype(np.float32) * s)
 
 
+@pytest.mark.parametrize("act", ["Relu(x)", "Clip(x, low, high)"])
+def test_an_activation_before_fp8_quantization_stays(tmp_path: Path, act: str) -> None:
+    """onnxruntime's own rule drops a Relu there, taking FP8's zero for the end of an unsigned range."""
+    text = f"g (float[n] x) => (float[n] y) {{ r = {act}  q = QuantizeLinear(r, s, z)  y = DequantizeLinear(q, s, z) }}"
+    ends = {"low": np.float32(0), "high": np.float32(9)} if "low" in act else {}
+    zero = np.zeros((), ml_dtypes.float8_e4m3fn)
+    graph = write(tmp_path / "m.onnx", text, s=np.float32(1), z=zero, **ends)
+    x = np.array([-2, -1, 0, 1, 2], np.float32)
+    assert np.array_equal(run(graph, x=x)["y"], np.array([0, 0, 0, 1, 2], np.float32))
+
+
 def test_the_engine_is_one_file_that_loads_by_itself(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     w = np.arange(4096, dtype=np.float32).reshape(4, 1024)

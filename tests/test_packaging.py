@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import MAIN, write_mlp_onnx
+from tests.e2e.harness import DIM, MAIN, write_mlp_onnx
 
 CONTENT = ("calib", "profiles", "plugins")
 
@@ -73,7 +73,7 @@ def test_the_installed_wheel_builds_outside_of_the_repository(installed: Path, t
     write_mlp_onnx(tmp_path / "mlp.onnx")
     environment = {**os.environ, "PYTHONPATH": str(installed), "XDG_CACHE_HOME": str(tmp_path / "store")}
     where = "import aot.content, sys; print(aot.content.BUILTIN, file=sys.stderr)"
-    build = ["build", "mlp.onnx", "--precision", "int8", "--backend", "onnxruntime", "--json"]
+    build = ["build", "mlp.onnx", *DIM, "--precision", "int8", "--backend", "onnxruntime", "--json"]
     done = subprocess.run(
         [sys.executable, "-c", f"{where}\n{MAIN}", *build],
         cwd=tmp_path,

@@ -17,6 +17,10 @@ MODELS = Path(__file__).parent / "models"
 MAIN = "import sys; from aot.cli import main; sys.exit(main())"
 
 
+# What an ONNX file does not say about its dynamic dimension.
+DIM = ("--dim", "batch=1:4:8")
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a command ended and what it said."""

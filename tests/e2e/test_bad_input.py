@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e.harness import Aot, Outcome, write_mlp
+from tests.e2e.harness import DIM, Aot, Outcome, write_mlp
 
 CPU = ("--backend", "onnxruntime", "--precision", "fp32")
 
@@ -85,29 +85,35 @@ def test_a_dim_without_bounds(aot: Aot) -> None:
 def test_an_unknown_name_is_answered_with_the_nearest(
     aot: Aot, mlp_onnx: Path, option: str, wrong: str, nearest: str
 ) -> None:
-    assert_refused(aot("build", mlp_onnx, option, wrong), wrong, f"'{nearest}'")
+    assert_refused(aot("build", mlp_onnx, *DIM, option, wrong), wrong, f"'{nearest}'")
+
+
+def test_a_dynamic_dimension_of_an_onnx_file_without_bounds(aot: Aot, mlp_onnx: Path) -> None:
+    assert_refused(aot("build", mlp_onnx, *CPU), "batch", "'x'", "--dim batch=")
 
 
 def test_a_recipe_that_contradicts_the_precision(aot: Aot, mlp_onnx: Path) -> None:
-    assert_refused(aot("build", mlp_onnx, "--precision", "fp8", "--calibration", "int8"), "fp8", "int8")
+    assert_refused(aot("build", mlp_onnx, *DIM, "--precision", "fp8", "--calibration", "int8"), "fp8", "int8")
 
 
 def test_a_setting_that_does_not_exist(aot: Aot, mlp_onnx: Path) -> None:
     recipe = write(aot.folder / "mine.yaml", "precision: int8\nplacment: {}\n")
-    assert_refused(aot("build", mlp_onnx, "--calibration", recipe), "placment", "'placement'", "mine.yaml")
+    assert_refused(aot("build", mlp_onnx, *DIM, "--calibration", recipe), "placment", "'placement'", "mine.yaml")
 
 
 def test_a_profile_with_its_optimum_above_its_maximum(aot: Aot, mlp_onnx: Path) -> None:
     profile = write(aot.folder / "mine.yaml", "profiles:\n  - {batch: [1, 16, 8]}\n")
-    assert_refused(aot("build", mlp_onnx, "--profile", profile, *CPU), "batch", "16", "8", "fix:")
+    assert_refused(aot("build", mlp_onnx, *DIM, "--profile", profile, *CPU), "batch", "16", "8", "fix:")
 
 
 def test_fp8_for_a_gpu_without_fp8(aot: Aot, mlp_onnx: Path) -> None:
-    assert_refused(aot("build", mlp_onnx, "--precision", "fp8", "--target", "sm80"), "sm80", "sm89", "fix:")
+    assert_refused(aot("build", mlp_onnx, *DIM, "--precision", "fp8", "--target", "sm80"), "sm80", "sm89", "fix:")
 
 
 def test_tensorrt_without_a_gpu(aot: Aot, mlp_onnx: Path) -> None:
-    assert_refused(aot("build", mlp_onnx, "--precision", "fp16", "--backend", "tensorrt"), "tensorrt", "--until graph")
+    assert_refused(
+        aot("build", mlp_onnx, *DIM, "--precision", "fp16", "--backend", "tensorrt"), "tensorrt", "--until graph"
+    )
 
 
 # The graph.
@@ -203,7 +209,7 @@ def test_calibration_data_that_cannot_be_used(project: Aot, samples: np.ndarray,
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory, mlp_onnx: Path) -> Path:
     base = tmp_path_factory.mktemp("artifact")
-    outcome = Aot(base, base / "store")("build", mlp_onnx, *CPU, "-o", "mlp.aot")
+    outcome = Aot(base, base / "store")("build", mlp_onnx, *DIM, *CPU, "-o", "mlp.aot")
     assert outcome.code == 0, outcome.err
     return base / "mlp.aot"
 
@@ -230,14 +236,14 @@ def test_a_damaged_file_is_named(aot: Aot, copy: Path) -> None:
 
 
 def test_an_engine_for_another_gpu_is_not_run(aot: Aot, mlp_onnx: Path) -> None:
-    built = aot("build", mlp_onnx, "--precision", "fp16", "--target", "sm89", "-o", "rtx.aot", "--json")
+    built = aot("build", mlp_onnx, *DIM, "--precision", "fp16", "--target", "sm89", "-o", "rtx.aot", "--json")
     assert built.code == 0, built.err
     assert built.json["verification"]["engine"]["ran"] is False
     assert_refused(aot("run", "rtx.aot", "--engine", "sm89"), "sm89")
 
 
 def test_finishing_under_another_precision(aot: Aot, mlp_onnx: Path) -> None:
-    assert aot("build", mlp_onnx, "--precision", "fp16", "--until", "graph", "-o", "half.aot").code == 0
+    assert aot("build", mlp_onnx, *DIM, "--precision", "fp16", "--until", "graph", "-o", "half.aot").code == 0
     assert_refused(aot("build", "half.aot", "--precision", "fp8", "--target", "sm89"), "fp16", "fp8")
 
 
@@ -246,7 +252,7 @@ def test_finishing_under_another_precision(aot: Aot, mlp_onnx: Path) -> None:
 
 def test_a_store_that_cannot_be_written(aot: Aot, mlp_onnx: Path) -> None:
     aot.store.write_text("a file where the folder should be")
-    assert_refused(aot("build", mlp_onnx, *CPU), str(aot.store), "XDG_CACHE_HOME")
+    assert_refused(aot("build", mlp_onnx, *DIM, *CPU), str(aot.store), "XDG_CACHE_HOME")
 
 
 def test_a_full_disk(aot: Aot, mlp_onnx: Path) -> None:
@@ -255,21 +261,21 @@ def test_a_full_disk(aot: Aot, mlp_onnx: Path) -> None:
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (6000, resource.RLIM_INFINITY))"
     )
-    assert_refused(aot("build", mlp_onnx, *CPU, before=full), str(aot.store))
+    assert_refused(aot("build", mlp_onnx, *DIM, *CPU, before=full), str(aot.store))
     assert not list(aot.folder.glob("*.aot"))
-    assert aot("build", mlp_onnx, *CPU).code == 0
+    assert aot("build", mlp_onnx, *DIM, *CPU).code == 0
 
 
 def test_an_output_that_is_no_artifact_is_not_overwritten(aot: Aot, mlp_onnx: Path) -> None:
     precious = aot.folder / "results"
     precious.mkdir()
     (precious / "thesis.txt").write_text("keep me")
-    assert_refused(aot("build", mlp_onnx, *CPU, "-o", "results"), "results")
+    assert_refused(aot("build", mlp_onnx, *DIM, *CPU, "-o", "results"), "results")
     assert (precious / "thesis.txt").read_text() == "keep me"
 
 
 def test_an_interrupt_says_so_and_leaves_nothing_half_made(aot: Aot, mlp_onnx: Path) -> None:
-    process = aot.start("build", mlp_onnx, *CPU)
+    process = aot.start("build", mlp_onnx, *DIM, *CPU)
     assert process.stderr is not None
     said = process.stderr.readline()
     process.send_signal(signal.SIGINT)
@@ -278,10 +284,10 @@ def test_an_interrupt_says_so_and_leaves_nothing_half_made(aot: Aot, mlp_onnx: P
     assert "Traceback" not in said + rest
     assert "interrupted" in rest.lower()
     assert not list(aot.folder.glob("*.aot"))
-    assert aot("build", mlp_onnx, *CPU).code == 0
+    assert aot("build", mlp_onnx, *DIM, *CPU).code == 0
 
 
 def test_json_mode_keeps_standard_output_to_one_object(aot: Aot, mlp_onnx: Path) -> None:
-    refused = aot("build", mlp_onnx, "--precision", "fp9", "--json")
+    refused = aot("build", mlp_onnx, *DIM, "--precision", "fp9", "--json")
     assert refused.code == 2
     assert json.loads(refused.out)["error"]["what"] == "unknown precision 'fp9'"

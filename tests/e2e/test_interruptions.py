@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.e2e import killing
-from tests.e2e.harness import Aot
+from tests.e2e.harness import DIM, Aot
 
 
 def test_fifty_kills_leave_nothing_half_made(tmp_path: Path, mlp_onnx: Path) -> None:
@@ -30,7 +30,7 @@ def test_fifty_kills_leave_nothing_half_made(tmp_path: Path, mlp_onnx: Path) -> 
 
 
 def test_two_builds_of_one_thing_do_the_work_once(aot: Aot, mlp_onnx: Path) -> None:
-    command = ("build", mlp_onnx, "--precision", "int8", "--backend", "onnxruntime", "--json")
+    command = ("build", mlp_onnx, *DIM, "--precision", "int8", "--backend", "onnxruntime", "--json")
     both = [aot.start(*command, "-o", f"{name}.aot") for name in ("left", "right")]
     said = [process.communicate(timeout=200) for process in both]
     assert [process.returncode for process in both] == [0, 0], said

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e.harness import Aot, Outcome, write_mlp
+from tests.e2e.harness import DIM, Aot, Outcome, write_mlp
 
 BUILD = ("build", "model.py", "--calibration", "mine", "--profile", "mine", "--backend", "onnxruntime", "--json")
 
@@ -148,7 +148,7 @@ def test_a_changed_plugin_builds_the_engines_that_hold_it(aot: Aot) -> None:
     (aot.folder / "plugins").mkdir()
     plugin = aot.folder / "plugins/halve.py"
     plugin.write_text("SCALE = 0.5\n")
-    build = ("build", "halved.onnx", "--precision", "fp32", "--backend", "onnxruntime", "--json")
+    build = ("build", "halved.onnx", *DIM, "--precision", "fp32", "--backend", "onnxruntime", "--json")
     first, again = aot(*build), aot(*build)
     assert (first.code, again.code) == (0, 0), first.err + again.err
     assert again.worked_on == set()

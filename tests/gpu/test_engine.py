@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aot import toolchain
-from tests.e2e.harness import Aot
+from tests.e2e.harness import DIM, Aot
 
 # The least cosine of the engine to the FP32 reference, over all compared sizes.
 FLOORS = {"fp32": 0.9999, "fp16": 0.999, "bf16": 0.995, "int8": 0.98, "fp8": 0.98}
@@ -18,7 +18,7 @@ NO_FP8 = "FP8 needs compute capability 8.9"
 
 
 def build(aot: Aot, *options: str) -> dict[str, Any]:
-    outcome = aot("build", "mlp.onnx", "--backend", "tensorrt", *options, "--json")
+    outcome = aot("build", "mlp.onnx", *DIM, "--backend", "tensorrt", *options, "--json")
     assert outcome.code == 0, outcome.err
     return outcome.json
 
@@ -57,7 +57,7 @@ def test_two_profiles_in_one_engine(aot: Aot) -> None:
     import tensorrt as trt
 
     (aot.folder / "two.yaml").write_text("profiles:\n  - {batch: [1, 1, 4]}\n  - {batch: [4, 16, 32]}\n")
-    summary = build(aot, "--precision", "fp32", "--profile", "two.yaml", "-o", "two.aot")
+    summary = build(aot, "--dim", "batch=1:16:32", "--precision", "fp32", "--profile", "two.yaml", "-o", "two.aot")
     plan = aot.folder / "two.aot" / summary["engines"][0]["file"]
     engine = trt.Runtime(trt.Logger(trt.Logger.ERROR)).deserialize_cuda_engine(plan.read_bytes())
     shapes = [engine.get_tensor_profile_shape("x", i) for i in range(engine.num_optimization_profiles)]
@@ -92,6 +92,6 @@ def test_an_engine_for_another_gpu_is_refused(aot: Aot, tmp_path: Path) -> None:
     here = toolchain.machine().gpu
     assert here is not None
     other = next(target for target in ("sm89", "sm90", "sm120") if target != here.target)
-    refused = aot("build", "mlp.onnx", "--precision", "fp16", "--backend", "tensorrt", "--target", other)
+    refused = aot("build", "mlp.onnx", *DIM, "--precision", "fp16", "--backend", "tensorrt", "--target", other)
     assert refused.code == 2
     assert here.target in refused.err

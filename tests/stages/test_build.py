@@ -72,6 +72,7 @@ def test_several_targets_are_several_engines_with_their_facts(run: Run, project:
             "plugins": {},
             "origin": None,
             "timing_cache": "does not apply",
+            "builder_seconds": engine.facts["builder_seconds"],
         }
     assert [time.name for time in run.times] == ["build sm89", "build sm120"]
 

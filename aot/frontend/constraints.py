@@ -6,8 +6,8 @@ import contextlib
 import io
 import logging
 import re
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from aot.declaration import Dim, ModelSpec
 from aot.errors import ExportError
@@ -61,22 +61,36 @@ def explained(error: BaseException, spec: ModelSpec, again: Callable[[], object]
     if "Constraints violated" in text:
         return _constraint(text, spec, _guards(again))
     line = _USER_LINE.search(text.partition("The following call raised this error")[2])
-    if line:
+    if line and "data-dependent" in text:
         file, number, function, code = line.groups()
-        what = "the model branches on the value of a tensor, which an engine cannot"
-        if "data-dependent" not in text:
-            what = _first_sentence(text)
         return ExportError(
-            what,
+            "the model branches on the value of a tensor, which an engine cannot",
             where=f"{file}:{number} in {function}: {code.strip()}",
             fix="compute both sides and choose with torch.where, or use torch.cond; "
             "bound a size read with .item() by torch._check",
         )
+    said = _first_sentence(text)
+    if re.search(r"\bs\d+\b", said):
+        for symbol, (tensor, axis) in _symbols(_guards(again)).items():
+            dim = _dim_at(spec, tensor, axis)
+            said = re.sub(rf"\b{symbol}\b", dim.name if dim else symbol, said)
     return ExportError(
-        f"torch.export failed: {type(error).__name__}: {_first_sentence(text)}",
+        f"torch.export failed: {type(error).__name__}: {said}",
         where=deepest(error) or f"model '{spec.name}'",
-        fix="the line above is where the model does something that cannot be captured; rewrite it in plain torch",
+        fix="this is where the model does something that cannot be captured for every size that is declared: "
+        "rewrite it, give sizes that must agree one Dim, or declare them fixed",
     )
+
+
+def _symbols(log: list[str]) -> dict[str, tuple[str, int]]:
+    """torch's symbol for a size -> (input, axis)."""
+    return {symbol: (tensor, int(axis)) for line in log for symbol, tensor, axis in _SYMBOL.findall(line)}
+
+
+def _dim_at(spec: ModelSpec, tensor: str, axis: int) -> Dim | None:
+    declared = spec.inputs.get(tensor)
+    dim = declared.shape[axis] if declared else None
+    return dim if isinstance(dim, Dim) else None
 
 
 def _guards(again: Callable[[], object]) -> list[str]:
@@ -104,17 +118,7 @@ def _constraint(text: str, spec: ModelSpec, log: list[str]) -> ExportError:
         for axis, dim in enumerate(declared.shape)
         if isinstance(dim, Dim) and dim.name == name
     ]
-    symbols = {symbol: (tensor, int(axis)) for line in log for symbol, tensor, axis in _SYMBOL.findall(line)}
-    guard = ""
-    for line in log:
-        for condition, where in _GUARD.findall(line):
-            for symbol, (tensor, axis) in symbols.items():
-                declared = spec.inputs.get(tensor)
-                dim = declared.shape[axis] if declared else None
-                if isinstance(dim, Dim) and re.search(rf"\b{symbol}\b", condition):
-                    condition = re.sub(rf"\b{symbol}\b", dim.name, condition)
-                    if dim.name == name and not guard:
-                        guard = f"{condition} at {where}"
+    guard = _guard(name, spec, log)
     at = ", ".join(places) + (f"; the code asks for {guard}" if guard else "")
     low, _, high = dims[name].bounds if name else (0, 0, 0)
     if advice.isdigit():
@@ -142,12 +146,33 @@ def _constraint(text: str, spec: ModelSpec, log: list[str]) -> ExportError:
     )
 
 
-def untranslated(error: BaseException) -> ExportError:
-    """The ExportError for an op that torch.onnx cannot translate."""
+def _guard(name: str, spec: ModelSpec, log: list[str]) -> str:
+    """The first condition on a Dim that the code asked for, with its line; empty where the log holds none."""
+    symbols = {s: dim for s, (tensor, axis) in _symbols(log).items() if (dim := _dim_at(spec, tensor, axis))}
+    for line in log:
+        for condition, where in _GUARD.findall(line):
+            for symbol, dim in symbols.items():
+                if dim.name == name and re.search(rf"\b{symbol}\b", condition):
+                    return re.sub(rf"\b{symbol}\b", name, condition) + f" at {where}"
+    return ""
+
+
+def line_of(node: Any) -> str | None:
+    """`file:line in function: text` of the user's code behind a node of an exported program."""
+    lines = _USER_LINE.findall(node.meta.get("stack_trace") or "")
+    if not lines:
+        return None
+    file, number, function, code = lines[-1]
+    return f"{file}:{number} in {function}: {code.strip()}"
+
+
+def untranslated(error: BaseException, nodes: Iterable[Any]) -> ExportError:
+    """The ExportError for an op among `nodes` that torch.onnx cannot translate."""
     text = f"{error}\n{error.__cause__ or ''}"
-    op = re.search(r"No ONNX function found for <OpOverload\(op='([^']+)'(?:, overload='([^']+)')?", text)
-    lines = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', text)
-    at = f"{lines[-1][0]}:{lines[-1][1]} in {lines[-1][2]}" if lines else None
+    op = re.search(r"No ONNX function found for <OpOverload\(op='([^']+)'", text)
+    failed = re.search(r"Error when translating node %(\w+)", text)
+    names = {node.name: node for node in nodes}
+    at = line_of(names[failed[1]]) if failed and failed[1] in names else None
     if op:
         return ExportError(
             f"there is no ONNX translation of {op.group(1)}",

@@ -137,11 +137,12 @@ def _captured(module: torch.nn.Module, spec: ModelSpec) -> torch.export.Exported
 
 
 def _check_program(program: torch.export.ExportedProgram, spec: ModelSpec) -> None:
-    changed = list(program.graph_signature.buffers_to_mutate.values())
-    if changed:
+    state = _changed_state(program)
+    if state:
+        name, node = state
         raise ExportError(
-            f"forward changes buffer '{changed[0]}', and an engine keeps no state between calls",
-            where=f"model '{spec.name}'",
+            f"forward changes '{name}' in place, and an engine keeps no state between calls",
+            where=constraints.line_of(node) or f"model '{spec.name}'",
             fix="pass the state in as an input and return it as an output",
         )
     shapes = {
@@ -157,6 +158,29 @@ def _check_program(program: torch.export.ExportedProgram, spec: ModelSpec) -> No
         for axis, dim in enumerate(declared.shape):
             if isinstance(dim, Dim) and isinstance(shapes[name][axis], int):
                 _refuse_fixed(name, axis, dim, shapes[name][axis])
+
+
+def _changed_state(program: torch.export.ExportedProgram) -> tuple[str, torch.fx.Node] | None:
+    """A buffer or parameter that the program writes to, through views or directly, and the node that does."""
+    signature = program.graph_signature
+    states = {**signature.inputs_to_buffers, **signature.inputs_to_parameters}
+    for node in program.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        for position, argument in enumerate(schema.arguments if schema is not None else ()):
+            if argument.alias_info is None or not argument.alias_info.is_write or position >= len(node.args):
+                continue
+            base = node.args[position]
+            while isinstance(base, torch.fx.Node) and _is_view(base):
+                base = base.args[0]
+            if isinstance(base, torch.fx.Node) and base.name in states:
+                return states[base.name], node
+    return None
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    """Whether the node's result shares memory with its first argument."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.returns) and schema.returns[0].alias_info is not None
 
 
 def _refuse_fixed(name: str, axis: int, dim: Dim, size: object) -> None:
@@ -186,7 +210,7 @@ def _translated(program: torch.export.ExportedProgram) -> ir.Model:
     try:
         made = constraints.silenced(translate)
     except torch.onnx.errors.OnnxExporterError as error:
-        raise constraints.untranslated(error) from error
+        raise constraints.untranslated(error, program.graph.nodes) from error
     model = made.model
     if not isinstance(model, ir.Model) or model.opset_imports.get("") != OPSET:
         raise ExportError(

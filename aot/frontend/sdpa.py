@@ -57,7 +57,7 @@ def attention(
     if is_causal:
         attn_mask = _causal(query, key)
     if attn_mask is not None:
-        if attn_mask.dtype == ir.DataType.BOOL:
+        if is_causal or attn_mask.dtype == ir.DataType.BOOL:
             allowed = attn_mask if not is_causal and _may_empty_a_row(attn_mask) else None
             attn_mask = op.Where(attn_mask, _constant(0.0, query.dtype), _constant(MASKED, query.dtype))
         scores = op.Add(scores, attn_mask)

@@ -223,7 +223,7 @@ class TestRefused:
                 self.peak.copy_(torch.maximum(self.peak, x.amax(0)))
                 return x / self.peak
 
-        assert "forward changes buffer 'peak'" in refused(Net(), spec({"x": Input([2, 3])}), tmp_path)
+        assert "forward changes 'peak' in place" in refused(Net(), spec({"x": Input([2, 3])}), tmp_path)
 
     def test_outputs_that_do_not_fit(self, tmp_path: Path) -> None:
         said = refused(nn.Linear(3, 2), spec({"input": Input([2, 3])}, ("a", "b")), tmp_path, DeclarationError)

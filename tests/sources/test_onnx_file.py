@@ -1,0 +1,126 @@
+"""An ONNX file as a source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from aot.errors import GraphError, UsageError
+from tests.sources.projects import Bench
+
+NORMED = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    main (float[?, 4, 6] x, float[?, 4] y, float[rows, "sequence length"] z, float[rows, 3] w)
+        => (float[n, 4, 6] a, float[m, 4] b, float[rows, 3] c)
+        <float[6] scale = {1, 2, 3, 4, 5, 6}, int64[1] axes = {1}, int64[2] sizes = {1, 3}>
+    {
+        normed = LayerNormalization <axis = -1> (x, scale)
+        one, three = Split <axis = 1> (normed, sizes)
+        a = Concat <axis = 1> (three, one)
+        total = ReduceSum (y, axes)
+        b = Sub (y, total)
+        mean = ReduceMean <axes = [1]> (z)
+        c = Mul (w, mean)
+    }
+"""
+
+BOUNDS = {"x_0": (1, 2, 4), "y_0": (1, 2, 8), "rows": (1, 3, 5), "sequence_length": (2, 4, 9)}
+
+
+def save(path: Path, text: str = NORMED) -> Path:
+    onnx.save(onnx.parser.parse_model(text.replace('"sequence length"', "sequence_length")), path)
+    return path
+
+
+def test_dims_are_asked_for_with_tensor_axis_and_option(bench: Bench, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        bench.open(save(tmp_path / "net.onnx"))
+    said = str(caught.value)
+    assert "'x_0' (input 'x', axis 0)" in said
+    assert "add --dim x_0=1:8:64 --dim y_0=1:8:64 --dim rows=1:8:64 --dim sequence_length=1:8:64" in said
+
+
+def test_unnamed_dims_are_unlike_each_other_and_named_ones_alike(bench: Bench, tmp_path: Path) -> None:
+    source = bench.open(save(tmp_path / "net.onnx"), dims=BOUNDS)
+    assert {name: dim.bounds for name, dim in source.spec.dims.items()} == BOUNDS
+    assert source.spec.inputs["w"].shape[0] is source.spec.inputs["z"].shape[0]
+
+
+def test_an_older_opset_is_brought_up_and_stays_equal(bench: Bench, tmp_path: Path) -> None:
+    path = save(tmp_path / "net.onnx")
+    source = bench.open(path, dims=BOUNDS)
+    facts = source.write_onnx(tmp_path)
+    written = onnx.load(tmp_path / "model.onnx")
+    onnx.checker.check_model(written, full_check=True)
+    assert facts["opset"] == written.opset_import[0].version == 20
+    assert facts["outputs"] == ["a", "b", "c"]
+    assert written.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "x_0"
+    random = np.random.default_rng(0)
+    case = {
+        "x": random.standard_normal((3, 4, 6), np.float32),
+        "y": random.standard_normal((5, 4), np.float32),
+        "z": random.standard_normal((2, 7), np.float32),
+        "w": random.standard_normal((2, 3), np.float32),
+    }
+    want = source.eager()(case)
+    got = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, case)
+    for name, values in zip(facts["outputs"], got, strict=True):
+        np.testing.assert_allclose(values, want[name], rtol=1e-5)
+
+
+def linear(path: Path, weight: np.ndarray, external: bool = False) -> Path:
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "linear",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, weight.shape[0]])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, weight.shape[1]])],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    onnx.save(model, path, save_as_external_data=external, location=f"{path.name}.data", size_threshold=0)
+    return path
+
+
+def test_external_data_belong_to_the_key(bench: Bench, tmp_path: Path) -> None:
+    path = linear(tmp_path / "net.onnx", np.ones((64, 64), np.float32), external=True)
+    key = bench.open(path).key
+    assert bench.open(path).key == key
+    assert not bench.loaded
+    data = tmp_path / "net.onnx.data"
+    data.write_bytes(bytes(data.stat().st_size))
+    assert bench.open(path).key != key
+
+
+def test_external_data_that_are_missing(bench: Bench, tmp_path: Path) -> None:
+    path = linear(tmp_path / "net.onnx", np.ones((64, 64), np.float32), external=True)
+    (tmp_path / "net.onnx.data").unlink()
+    with pytest.raises(GraphError, match="not a whole ONNX model"):
+        bench.open(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\x01not a graph", None], ids=["empty", "noise", "cut"])
+def test_a_broken_file(bench: Bench, tmp_path: Path, content: bytes | None) -> None:
+    path = linear(tmp_path / "net.onnx", np.ones((64, 64), np.float32))
+    path.write_bytes(path.read_bytes()[:9000] if content is None else content)
+    with pytest.raises(GraphError, match="not a whole ONNX model"):
+        bench.open(path)
+
+
+def test_weights_that_are_not_numbers(bench: Bench, tmp_path: Path) -> None:
+    weight = np.ones((3, 3), np.float32)
+    weight[1, 1] = np.nan
+    source = bench.open(linear(tmp_path / "net.onnx", weight))
+    with pytest.raises(GraphError, match="weight 'w' holds NaN"):
+        source.write_onnx(tmp_path)
+
+
+def test_weights_listed_as_inputs_are_weights(bench: Bench, tmp_path: Path) -> None:
+    path = linear(tmp_path / "net.onnx", np.ones((3, 3), np.float32))
+    model = onnx.load(path)
+    model.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [3, 3]))
+    onnx.save(model, path)
+    assert list(bench.open(path).spec.inputs) == ["x"]

@@ -1,0 +1,89 @@
+"""A saved `torch.export` program as a source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from aot.errors import ExportError, UsageError
+from tests.sources.projects import Bench
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.line = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor, rest: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"y": self.line(x) + rest[0], "double": rest[1] * 2}
+
+
+def save(path: Path, high: int | None) -> Path:
+    batch = torch.export.Dim("batch", min=1, max=high) if high else torch.export.Dim("batch")
+    example = (torch.randn(5, 3), [torch.randn(5, 2), torch.randn(2)])
+    program = torch.export.export(Net(), example, dynamic_shapes=({0: batch}, [{0: batch}, None]))
+    torch.export.save(program, path)
+    return path
+
+
+def test_bounds_and_optimum_come_from_the_program(bench: Bench, tmp_path: Path) -> None:
+    source = bench.open(save(tmp_path / "net.pt2", 8))
+    assert list(source.spec.inputs) == ["x", "rest_0", "rest_1"]
+    (dim,) = source.spec.dims.values()
+    assert dim.bounds == (1, 5, 8)
+    assert source.spec.inputs["rest_1"].shape == (2,)
+    assert source.batches() is None
+
+
+def test_open_bounds_are_asked_for_with_the_option(bench: Bench, tmp_path: Path) -> None:
+    path = save(tmp_path / "net.pt2", None)
+    with pytest.raises(UsageError) as caught:
+        bench.open(path)
+    said = str(caught.value)
+    assert "input 'x', axis 0" in said
+    name = said.split("add --dim ")[1].split("=")[0]
+    source = bench.open(path, dims={name: (2, 4, 16)})
+    assert source.spec.dims[name].bounds == (2, 4, 16)
+
+
+def test_it_exports_and_matches_itself(bench: Bench, tmp_path: Path) -> None:
+    source = bench.open(save(tmp_path / "net.pt2", 8))
+    facts = source.write_onnx(tmp_path)
+    assert facts["outputs"] == ["y", "double"]
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    case: dict[str, np.ndarray[Any, Any]] = {
+        "x": np.ones((7, 3), np.float32),
+        "rest_0": np.ones((7, 2), np.float32),
+        "rest_1": np.ones(2, np.float32),
+    }
+    want = source.eager()(case)
+    for name, got in zip(facts["outputs"], session.run(None, case), strict=True):
+        np.testing.assert_allclose(got, want[name], rtol=1e-5)
+
+
+def test_an_unchanged_file_is_not_loaded(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "net.pt2", 8)
+    key = bench.open(path).key
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.export, "load", lambda _: pytest.fail("loaded"))
+        assert bench.open(path).key == key
+    assert not bench.loaded
+
+
+def test_another_content_is_another_key(bench: Bench, tmp_path: Path) -> None:
+    key = bench.open(save(tmp_path / "net.pt2", 8)).key
+    assert bench.open(save(tmp_path / "net.pt2", 9)).key != key
+
+
+def test_a_damaged_file(bench: Bench, tmp_path: Path) -> None:
+    path = save(tmp_path / "net.pt2", 8)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ExportError, match="not a program that torch can load"):
+        bench.open(path)

@@ -11,14 +11,19 @@ import onnx_ir as ir
 
 from aot.precision.reading import Observed, constant, consumers, figure, is_constant
 
-# A bias this many times the largest output.
+# Quantized layers: a bias this many times the largest output.
 RATIO = 4.0
+# Floats: the share of the output that one rounding of the compute dtype may come to.
+SHARE = 0.25
 _UNARY = {"Relu", "Clip", "LeakyRelu", "HardSwish", "Sigmoid", "Gelu", "Reshape", "Transpose", "Flatten", "Identity"}
 
 
-def cancelling(graph: ir.Graph, observed: Observed) -> dict[ir.Node, str]:
-    """The layers that cancel, and those that feed one directly: both need their product unrounded."""
-    ratios = {node: ratio for node in graph if (ratio := _ratio(node, observed)) is not None and ratio[0] > RATIO}
+def cancelling(graph: ir.Graph, observed: Observed, limit: float = RATIO) -> dict[ir.Node, str]:
+    """The layers that multiply errors by more than `limit`, and those that feed one directly.
+
+    The former need their product exact, the latter their output.
+    """
+    ratios = {node: ratio for node in graph if (ratio := _ratio(node, observed)) is not None and ratio[0] > limit}
     found: dict[ir.Node, str] = {}
     for node, (growth, bias, amax) in ratios.items():
         found[node] = (

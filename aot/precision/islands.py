@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from aot.precision.cancellation import SHARE, cancelling
 from aot.precision.chains import denominators, fused_norms, integers_in_floats, long_sums, norm_statistics
 from aot.precision.constants import Constants, examine
 from aot.precision.formats import Float
@@ -57,6 +58,7 @@ def find_islands(
              denominators(constants.tiny).items()})
         add(_out_of_range(graph, observed, constants.masked, compute))
         add(fused_norms(graph, observed, compute))
+    add(cancelling(graph, observed, SHARE * compute.exact))
     add(norm_statistics(graph))
     add(long_sums(graph))
     add(integers_in_floats(graph, observed, constants.masked, compute))

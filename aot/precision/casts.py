@@ -53,7 +53,8 @@ class _Retyping:
         for node in nodes:
             for result, may in zip(node.outputs, narrow[node].outputs, strict=True):
                 if may:
-                    result.dtype = self.compute.onnx
+                    # A new type object: values that were copied may share theirs.
+                    result.type = ir.TensorType(self.compute.onnx)
                     _retype_attributes(node, self.compute)
         for node in nodes:
             for i, value in enumerate(node.inputs):

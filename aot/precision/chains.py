@@ -173,5 +173,3 @@ def integers_in_floats(
 
 def _casts_to_integer(node: ir.Node) -> bool:
     return node.op_type == "Cast" and ir.DataType(attribute(node, "to", 1)).is_integer()
-
-

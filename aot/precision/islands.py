@@ -54,8 +54,12 @@ def find_islands(
     if compute.name == "fp16":
         constants = examine(graph, compute)
         add(constants.wide)
-        add({node: f"leads the constant of {start.name} to a division" for node, start in
-             denominators(constants.tiny).items()})
+        add(
+            {
+                node: f"leads the constant of {start.name} to a division"
+                for node, start in denominators(constants.tiny).items()
+            }
+        )
         add(_out_of_range(graph, observed, constants.masked, compute))
         add(fused_norms(graph, observed, compute))
     add(cancelling(graph, observed, SHARE * compute.exact))

@@ -165,8 +165,9 @@ class _Placement:
             value = node.inputs[index]
             scale = self._scale(value)
             self.placed.sites.append(Site(node, index, scale))
-            parts.append(f"{value.name if value else ''} reached {figure(self.observed.of(value) or 0.0)}, "
-                         f"scale {figure(scale)}")
+            parts.append(
+                f"{value.name if value else ''} reached {figure(self.observed.of(value) or 0.0)}, scale {figure(scale)}"
+            )
         if layer.weight is not None:
             axis = layer.axis if self.recipe.per_channel else None
             self.placed.sites.append(Site(node, layer.weight, None, axis))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,11 +22,10 @@ from _result import ROOT, write
 AOT = [sys.executable, "-c", "import sys; from aot.cli import main; sys.exit(main())"]
 
 
-def finish(artifact: Path, store: Path) -> dict[str, Any]:
+def finish(prepared: Path, output: Path, store: Path) -> dict[str, Any]:
     """Build the engine; the summary that `--json` prints. Raises RuntimeError with what aot said."""
     done = subprocess.run(
-        [*AOT, "build", artifact.name, "--fresh", "--json"],
-        cwd=artifact.parent,
+        [*AOT, "build", str(prepared), "-o", str(output), "--fresh", "--json"],
         env={**os.environ, "XDG_CACHE_HOME": str(store), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,
         text=True,
@@ -55,12 +53,10 @@ def measure(prepared: Path, work: Path) -> list[dict[str, Any]]:
     """One row for the engine, with both build times, and one for each comparison."""
     seconds: list[float] = []
     summary: dict[str, Any] = {}
-    copy = work / prepared.name
+    output = work / prepared.name
     for _ in range(2):
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(prepared, copy)
-        summary = finish(copy, work / "store")
-        seconds.append(builder_seconds(copy))
+        summary = finish(prepared, output, work / "store")
+        seconds.append(builder_seconds(output))
     (engine,) = summary["engines"]
     numbers = summary["verification"]["engine"]
     about = {"model": prepared.name.split("-")[0], "tool": "aot", "precision": summary["precision"]}
@@ -68,7 +64,7 @@ def measure(prepared: Path, work: Path) -> list[dict[str, Any]]:
         **about,
         "target": engine["target"],
         "built": True,
-        "loads_with_tensorrt_alone": loads_alone(copy / engine["file"]),
+        "loads_with_tensorrt_alone": loads_alone(output / engine["file"]),
         "nodes": summary["nodes"]["final"],
         "qdq": summary["quantized"]["qdq"],
         "bytes": engine["bytes"],
@@ -79,7 +75,7 @@ def measure(prepared: Path, work: Path) -> list[dict[str, Any]]:
         "relative_l2": numbers["relative_l2"],
         "accepted": summary["accepted"],
     }
-    cases = json.loads((copy / "report.json").read_text())["engine_reports"][0]["cases"]
+    cases = json.loads((output / "report.json").read_text())["engine_reports"][engine["target"]]["cases"]
     return [row, *({**about, "data": c["kind"], **c["sizes"], "cosine": c["cosine"]} for c in cases)]
 
 

@@ -70,11 +70,13 @@ class EngineOptions(Settings):
 
     optimization_level: 0 (builds fastest) to 5 (searches longest). workspace_mib: the limit of scratch memory,
     None for the vendor's default. timing_cache: use and keep the timings of earlier builds on this machine.
+    tf32: let FP32 matrix work round its inputs to TF32's 10 bits, which is faster; off, FP32 means FP32.
     """
 
     optimization_level: int = Field(default=3, ge=0, le=5)
     workspace_mib: int | None = Field(default=None, gt=0)
     timing_cache: bool = True
+    tf32: bool = False
 
 
 class Verify(Settings):

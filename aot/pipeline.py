@@ -5,10 +5,10 @@ from __future__ import annotations
 from aot import artifact
 from aot.artifact import Prepared
 from aot.config import Request
-from aot.plan import decide, decide_finish
+from aot.plan import Choices, choose, decide, decide_finish
 from aot.progress import Progress
 from aot.run import Run
-from aot.source import open_source
+from aot.source import Source, open_source, project_of
 from aot.stages.build import build_engine
 from aot.stages.calibrate import calibrate
 from aot.stages.collect import collect
@@ -17,7 +17,7 @@ from aot.stages.package import Result, package
 from aot.stages.quantize import quantize
 from aot.stages.reference import reference
 from aot.stages.surgery import surgery
-from aot.stages.verify import verify_engine, verify_graph
+from aot.stages.verify import verify_engine, verify_export, verify_graph
 from aot.store import Store
 
 
@@ -27,31 +27,38 @@ def build(request: Request, store: Store, progress: Progress) -> Result:
     Raises a subclass of AotError for whatever the user can put right.
     """
     run = Run(store, progress, fresh=request.fresh)
-    prepared = artifact.load(request.model) if artifact.is_artifact(request.model) else prepare(request, run)
-    return finish(request, prepared, run)
-
-
-def prepare(request: Request, run: Run) -> Prepared:
-    """Everything that needs no GPU: from the model to the final graph, compared with eager."""
+    if artifact.is_artifact(request.model):
+        return finish(request, artifact.load(request.model), run)
+    choices = choose(request, project_of(request.model))
     source = open_source(request, run)
-    plan = decide(request, source.spec, source.project)
+    return finish(request, prepare(request, choices, source, run), run, source)
+
+
+def prepare(request: Request, choices: Choices, source: Source, run: Run) -> Prepared:
+    """Everything that needs no GPU: from the model to the final graph, compared with eager before and after."""
+    plan = decide(request, choices, source.spec)
 
     exported = export(run, source)
     data = collect(run, source, plan)
     graph = surgery(run, exported, plan)
+    references = reference(run, source, data, plan)
+    verify_export(run, source, graph, references, plan)
+
     ranges = calibrate(run, graph, data, plan)
     final = quantize(run, graph, ranges, plan)
-    references = reference(run, source, data, plan)
     checked = verify_graph(run, source, final, references, plan)
 
     return Prepared(source.spec, plan, exported.nodes, final, ranges, references, checked)
 
 
-def finish(request: Request, prepared: Prepared, run: Run) -> Result:
-    """From the final graph to the artifact: an engine a target, each compared with the reference where it can run."""
+def finish(request: Request, prepared: Prepared, run: Run, source: Source | None = None) -> Result:
+    """From the final graph to the artifact: an engine a target, each compared with the reference where it can run.
+
+    `source` scores the engines with the model's own metric; a prepared artifact has travelled without it.
+    """
     plan = decide_finish(request, prepared)
 
     engines = [build_engine(run, prepared.final, prepared.spec, plan, target) for target in plan.targets]
-    reports = [verify_engine(run, engine, prepared, plan) for engine in engines]
+    reports = [verify_engine(run, engine, prepared, plan, source) for engine in engines]
 
     return package(run, prepared, plan, engines, reports, request.output)

@@ -99,29 +99,49 @@ def _triple(sizes: Any) -> Triple:
     return low, opt, high
 
 
-def decide(request: Request, spec: ModelSpec, project: Path) -> Plan:
-    """Settle recipe, profiles, backend and targets. Raises UsageError, ProfileError or TargetError.
+@dataclass(frozen=True)
+class Choices:
+    """What the request alone settles, before the model is opened: a mistyped name costs no waiting."""
+
+    recipe: Recipe
+    precision: Precision
+    file: ProfileFile
+    path: Path
+    backend: str | None
+    targets: tuple[str, ...]
+    project: Path
+
+
+def choose(request: Request, project: Path) -> Choices:
+    """Read the recipe and the profile file, settle backend and targets. Raises UsageError or TargetError.
 
     The names of `request` that are not paths are looked up in `project` first, then among the built-ins.
     """
     recipe, precision = _recipe(request, project)
     path = content.find("profiles", request.profile, project)
     file = load(ProfileFile, path)
-    profiles = _profiles(file, spec, path)
-    machine = toolchain.machine()
     backend, targets = place(
-        precision, request.backend or file.backend, request.targets or file.targets, machine, build=_builds(request)
+        precision,
+        request.backend or file.backend,
+        request.targets or file.targets,
+        toolchain.machine(),
+        build=_builds(request),
     )
+    return Choices(recipe, precision, file, path, backend, targets, project)
+
+
+def decide(request: Request, choices: Choices, spec: ModelSpec) -> Plan:
+    """Settle the rest, which the model's Dims have a say in. Raises ProfileError."""
     return Plan(
-        precision=precision,
-        recipe=recipe,
-        profiles=profiles,
-        backend=backend,
-        targets=targets,
-        engine=file.engine,
-        budget=merged(recipe.budget, file.budget, request.budget),
-        verify=file.verify,
-        project=project,
+        precision=choices.precision,
+        recipe=choices.recipe,
+        profiles=_profiles(choices.file, spec, choices.path),
+        backend=choices.backend,
+        targets=choices.targets,
+        engine=choices.file.engine,
+        budget=merged(choices.recipe.budget, choices.file.budget, request.budget),
+        verify=choices.file.verify,
+        project=choices.project,
     )
 
 

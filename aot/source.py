@@ -57,6 +57,12 @@ class Source(ABC):
         return ""
 
 
+def project_of(model: str) -> Path:
+    """Whose `calib/`, `profiles/` and `plugins/` are looked up first: the folder of model.py, else the current one."""
+    base = model.rpartition(":")[0] or model
+    return next((Path(name).parent for name in (model, base) if name.endswith(".py")), Path.cwd())
+
+
 def open_source(request: Request, run: Run) -> Source:
     """Open `request.model` by its form: `x.py[:name]`, `module:attribute`, `x.pt2`, `x.onnx`.
 

@@ -14,7 +14,7 @@ from aot import artifact, toolchain
 from aot.config import Budget, EngineOptions, Request
 from aot.declaration import Dim, Input, ModelSpec
 from aot.errors import ArtifactError, ProfileError, TargetError, UsageError
-from aot.plan import Plan, decide, decide_finish
+from aot.plan import Plan, choose, decide, decide_finish
 from aot.toolchain import Gpu, Machine
 
 batch = Dim("batch", min=1, opt=8, max=64)
@@ -42,7 +42,8 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def plan(project: Path, **asked: Any) -> Plan:
-    return decide(Request(model="model.py", **asked), SPEC, project)
+    request = Request(model="model.py", **asked)
+    return decide(request, choose(request, project), SPEC)
 
 
 def placed(project: Path, **asked: Any) -> tuple[str | None, tuple[str, ...]]:
@@ -233,7 +234,8 @@ def finish(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pla
     """Finish an artifact that was prepared on a machine without a GPU, in FP8."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(artifact, "is_artifact", lambda name: name.endswith(".aot"))
-    first = decide(Request(model="model.py", precision="fp8", until="graph"), SPEC, tmp_path)
+    request = Request(model="model.py", precision="fp8", until="graph")
+    first = decide(request, choose(request, tmp_path), SPEC)
 
     def made(prepared: dict[str, Any] | None = None, **asked: Any) -> Plan:
         kept = Plan.from_json({**first.to_json(), **(prepared or {})})

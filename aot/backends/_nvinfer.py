@@ -92,6 +92,8 @@ class Nvinfer(Backend):
         config.builder_optimization_level = job.options.optimization_level
         if job.options.workspace_mib is not None:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, job.options.workspace_mib << 20)
+        # On by default in the vendor's builder.
+        (config.set_flag if job.options.tf32 else config.clear_flag)(trt.BuilderFlag.TF32)
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # layer names, for `aot inspect`
         self.aim(trt, config, job.target)
         for index, profile in enumerate(job.profiles):

@@ -54,12 +54,22 @@ class Cache:
 class Config:
     """An IBuilderConfig: only these attributes can be set."""
 
-    __slots__ = ("builder_optimization_level", "cache", "limits", "profiles", "profiling_verbosity", "progress_monitor")
+    __slots__ = (
+        *("builder_optimization_level", "cache", "flags", "limits", "profiles"),
+        *("profiling_verbosity", "progress_monitor"),
+    )
 
     def __init__(self) -> None:
+        self.flags = {"tf32"}  # as in the vendor's
         self.limits: dict[str, int] = {}
         self.profiles: list[Any] = []
         self.cache: Cache | None = None
+
+    def set_flag(self, flag: str) -> None:
+        self.flags.add(flag)
+
+    def clear_flag(self, flag: str) -> None:
+        self.flags.discard(flag)
 
     def set_memory_pool_limit(self, pool: str, size: int) -> None:
         self.limits[pool] = size
@@ -186,6 +196,8 @@ def install(monkeypatch: pytest.MonkeyPatch, version: str = "10.6.0", machine: M
         setattr(MODULE, kind.__name__, kind)
     MODULE.init_libnvinfer_plugins = lambda log, namespace: True
     MODULE.MemoryPoolType = SimpleNamespace(WORKSPACE="workspace")
+    # FP16, INT8 and FP8 are gone from 11; whoever asks for them gets an AttributeError.
+    MODULE.BuilderFlag = SimpleNamespace(TF32="tf32")
     MODULE.ProfilingVerbosity = SimpleNamespace(DETAILED="detailed")
     # 11 knows no weak typing, so the flag that asks for strong typing is gone.
     flags = {} if version.startswith("11") else {"STRONGLY_TYPED": 1}

@@ -56,6 +56,14 @@ def test_several_profiles_and_the_options_reach_the_builder(trt: Any, relu: Path
     assert facts["origin"] == {"gpu": "NVIDIA H200", "driver": "580.65.06"}
 
 
+@pytest.mark.parametrize(("tf32", "flags"), [(False, set()), (True, {"tf32"})])
+def test_fp32_is_fp32_unless_tf32_is_asked_for(
+    trt: Any, relu: Path, tmp_path: Path, tf32: bool, flags: set[str]
+) -> None:
+    get("tensorrt").build(job(relu, tf32=tf32), tmp_path / "e.plan", None, Silent())
+    assert trt.builders[-1].config.flags == flags
+
+
 @pytest.mark.parametrize(("version", "flags"), [("10.6.0", 1 << 1), ("11.4.0.106", 0)])
 def test_the_network_is_strongly_typed_in_10_and_in_11(
     monkeypatch: pytest.MonkeyPatch, relu: Path, tmp_path: Path, version: str, flags: int

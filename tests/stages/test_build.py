@@ -15,7 +15,7 @@ from aot import toolchain
 from aot.config import EngineOptions
 from aot.declaration import Dim, Input, ModelSpec
 from aot.errors import GraphError
-from aot.plan import Plan, decide
+from aot.plan import Plan, choose, decide
 from aot.progress import Silent
 from aot.records import Engine, QuantizedGraph
 from aot.run import Run
@@ -51,7 +51,8 @@ def graph(folder: Path, text: str = RELU, key: str = "k1", **weights: np.ndarray
 def plan(project: Path, **asked: Any) -> Plan:
     from aot.config import Request
 
-    return decide(Request(model="m.py", **asked), SPEC, project)
+    request = Request(model="m.py", **asked)
+    return decide(request, choose(request, project), SPEC)
 
 
 def test_several_targets_are_several_engines_with_their_facts(run: Run, project: Path) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from aot.config import Budget
-from aot.errors import DeclarationError
-from aot.stages.verify import rejudge, verify_engine, verify_graph
+from aot.errors import DeclarationError, ExportError
+from aot.stages.verify import rejudge, verify_engine, verify_export, verify_graph
 from tests.tiny import PLAN, WEIGHT, Eager, Workshop, report_of
 
 
@@ -89,3 +89,22 @@ def test_a_report_is_judged_again_under_another_budget(shop: Workshop) -> None:
     assert facts["accepted"]
     assert rejudge(facts, Budget(cosine=0.999)) == []
     assert rejudge(facts, Budget(relative_l2=0.05)) == ["relative_l2 0.1 is above 0.05"]
+
+
+def test_an_export_that_differs_from_eager_ends_the_build_before_any_precision_is_given_up(shop: Workshop) -> None:
+    right = verify_export(shop.run, Eager(), shop.graph(), shop.references(), PLAN).facts
+    assert right["relative_l2"] < 1e-6
+    with pytest.raises(ExportError, match=r"case 'b1', output 'y': relative_l2 0\.00[0-9]+") as caught:
+        verify_export(shop.run, Eager(), shop.graph(WEIGHT * np.float32(1.002)), shop.references(), PLAN)
+    assert "state" in str(caught.value)
+
+
+def test_an_engine_is_scored_with_the_models_metric_where_the_source_is_here(shop: Workshop) -> None:
+    source = Eager(iter((0.90, 0.90, 0.90, 0.84)))
+    prepared = replace(shop.prepared(), spec=source.spec)
+    plan = replace(PLAN, budget=Budget(metric=0.05))
+    engine = shop.cpu_engine()
+    verify_graph(shop.run, source, shop.graph(), shop.references(), plan)
+    facts = verify_engine(shop.run, engine, prepared, plan, source).facts
+    assert facts["metric"] == pytest.approx({"eager": 0.90, "engine": 0.84, "drop": 0.06})
+    assert facts["reasons"] == ["the metric fell from 0.9 to 0.84, by more than 0.05"]

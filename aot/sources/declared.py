@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from aot import arrays, batches, toolchain, trace
 from aot.config import Request
 from aot.declaration import Declaration, ModelSpec
-from aot.errors import CalibrationError, DeclarationError
+from aot.errors import CalibrationError, DeclarationError, StoreError
 from aot.run import Run, StageTime
 from aot.source import Runner, Source
 from aot.sources import loading
@@ -151,7 +151,14 @@ class Declared(Source):
         with self._watch() as seen:
             for index, batch in enumerate(self._generated()):
                 contents.append(batches.digest_of(batch))
-                arrays.save(Path(self._spool.name) / f"{index:05d}.npz", batch)
+                try:
+                    arrays.save(Path(self._spool.name) / f"{index:05d}.npz", batch)
+                except OSError as error:
+                    raise StoreError(
+                        f"the calibration data cannot be kept: {error.strerror}",
+                        where=self._spool.name,
+                        fix="free some space or set XDG_CACHE_HOME to a folder that can be written",
+                    ) from error
         return {"key": digest(contents), "read": seen.record(), "count": len(contents)}
 
     def _generated(self) -> Iterator[Arrays]:

@@ -1,0 +1,95 @@
+"""What can be declared, and what is refused at the line that says it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import aot
+from aot.declaration import ModelSpec
+from aot.errors import DeclarationError
+
+
+def test_the_optimum_is_the_midpoint_and_never_above_the_maximum() -> None:
+    assert aot.Dim("rows", min=1000, max=1200).bounds == (1000, 1100, 1200)
+    assert aot.Dim("one", min=1, max=1).bounds == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"min": 1}, "has no max"),
+        ({"max": 1}, "has no min"),
+        ({"min": 1, "opt": 9, "max": 8}, "min <= opt <= max"),
+        ({"min": -1, "max": 8}, "0 <= min"),
+        ({"min": 1.0, "max": 8}, "must be an integer"),
+        ({"min": True, "max": 8}, "must be an integer"),
+    ],
+)
+def test_a_dim_needs_bounds_in_order(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        aot.Dim("batch", **arguments)
+
+
+def test_a_dim_needs_a_name() -> None:
+    with pytest.raises(DeclarationError, match="identifier"):
+        aot.Dim("batch size", min=1, max=2)
+
+
+def test_an_input_is_checked() -> None:
+    with pytest.raises(DeclarationError, match=r"integers and aot\.Dim"):
+        aot.Input(["batch", 3])  # type: ignore[list-item]
+    with pytest.raises(DeclarationError, match="unknown dtype 'float8'"):
+        aot.Input([3], "float8")
+    with pytest.raises(DeclarationError, match="not below"):
+        aot.Input([3], low=2, high=2)
+
+
+def declared(**arguments: Any) -> Any:
+    @aot.model(**{"inputs": {"x": aot.Input([2])}, **arguments})
+    def net() -> Any: ...
+
+    return net
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"inputs": {}}, "at least one input"),
+        ({"inputs": {"x": [2]}}, "must be an aot.Input, not list"),
+        ({"outputs": ["y", "y"]}, "name of another output"),
+        ({"outputs": ["x"]}, "name of an input"),
+        ({"padding": "mask"}, "not an input"),
+    ],
+)
+def test_a_model_is_checked(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        declared(**arguments)
+
+
+def test_two_dims_of_one_name_are_refused() -> None:
+    one, two = aot.Dim("n", min=1, max=2), aot.Dim("n", min=1, max=3)
+    net = declared(inputs={"x": aot.Input([one]), "y": aot.Input([two])})
+    with pytest.raises(DeclarationError, match="two different Dims are called 'n'"):
+        net.spec()
+
+
+def test_a_spec_survives_json() -> None:
+    batch = aot.Dim("batch", min=1, opt=2, max=4)
+    inputs = {"ids": aot.Input([batch, 3], "int64", high=9), "x": aot.Input([batch])}
+    net = declared(inputs=inputs, outputs=["y"], padding="ids")
+    net.calibration(lambda: iter(()))
+    spec = net.spec()
+    assert spec.has_calibration
+    assert not spec.has_metric
+    assert ModelSpec.from_json(spec.to_json()) == spec
+
+
+def test_a_declaration_still_builds_by_being_called() -> None:
+    @aot.model(inputs={"x": aot.Input([2])})
+    def net() -> Any:
+        return "module"
+
+    assert net() == "module"
+    assert net.name == "net"

@@ -94,16 +94,16 @@ def _is_square(node: ir.Node) -> bool:
 
 
 def fused_norms(graph: ir.Graph, observed: Observed, compute: Float) -> dict[ir.Node, str]:
-    """LayerNormalization and its kin, where the square of the input may leave the compute dtype's range.
+    """LayerNormalization and its kin, where the square of the input leaves the compute dtype's range.
 
-    Elsewhere they stay narrow: TensorRT computes the statistics in FP32 by itself (`stash_type`), and a cast in
-    front of each would break its fusions.
+    Elsewhere they stay narrow: TensorRT documents that it computes the statistics in FP32 by itself (and
+    `stash_type` says so too), so no margin is added, and a cast in front of each would break its fusions.
     """
     found: dict[ir.Node, str] = {}
     for node in graph:
         amax = observed.of(node.inputs[0]) if node.op_type in _NORMS else None
-        if amax is not None and 2 * amax * amax > compute.top:
-            found[node] = f"its input reached {figure(amax)}; twice its square exceeds {compute.top:g}"
+        if amax is not None and amax * amax > compute.top:
+            found[node] = f"the square of its input, {figure(amax)}, exceeds {compute.name.upper()}'s {compute.top:g}"
     return found
 
 

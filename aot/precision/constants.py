@@ -13,6 +13,8 @@ from aot.precision.reading import MOVES, constant, consumers, figure, is_float
 # Two masks of this size still add up to a finite FP16 number, with 5,504 to spare for the scores;
 # exp(-30000) is 0 in every format.
 MASK = 30000.0
+# A constant this large that ends in a softmax is a mask even where FP16 holds it; scores stay far below.
+_MASK_FROM = 4096.0
 # A mask may pass these on its way ...
 _PATH = MOVES | {"Add", "Sub", "Mul", "Where", "Min", "Max", "Cast"}
 # ... to one of these, where only the order of values or their exponential counts ...
@@ -45,10 +47,9 @@ def examine(graph: ir.Graph, compute: Float) -> Constants:
         array = constant(value)
         if array is None or not is_float(value) or array.size == 0:
             continue
-        magnitude = np.abs(array)
-        largest = float(magnitude.max())
-        if largest > compute.top:
-            _large(value, magnitude, compute, found)
+        largest = max(float(array.max()), -float(array.min()))  # without a copy of the weight
+        if largest > compute.top or (largest > _MASK_FROM and _mask_path(value)):
+            _large(value, array, largest, compute, found)
         elif largest > 0 and _rounding(largest, compute) > _ROUNDING:
             for node in consumers(value):
                 found.wide.setdefault(
@@ -65,17 +66,16 @@ def _rounding(value: float, compute: Float) -> float:
     return abs(rounded - value) / value
 
 
-def _large(value: ir.Value, magnitude: np.ndarray, compute: Float, found: Constants) -> None:
+def _large(value: ir.Value, array: np.ndarray, largest: float, compute: Float, found: Constants) -> None:
     carried = _mask_path(value)
     if carried is not None:
         found.masked |= carried
-        if bool((np.isfinite(magnitude) & (magnitude > MASK)).any()):
+        if bool((np.isfinite(array) & (np.abs(array) > MASK)).any()):
             found.clamp[value] = MASK
         return
     if all(_is_bound(node, value) for node in consumers(value)):
         found.clamp[value] = compute.top
         return
-    largest = float(magnitude.max())
     for node in consumers(value):
         found.wide.setdefault(
             node, f"the constant {figure(largest)} it reads exceeds {compute.name.upper()}'s {compute.top:g}"

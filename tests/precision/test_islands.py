@@ -69,6 +69,22 @@ def test_masks_are_clamped_and_stay_finite() -> None:
     assert np.isfinite(got).all()
 
 
+def test_a_mask_that_fp16_holds_is_a_mask_all_the_same() -> None:
+    """-32768 doubled leaves FP16, as a range it would keep every softmax FP32."""
+    text = """g (float[B, T, T] s, bool[B, 1, T] keep, float[B, T, 8] v) => (float[B, T, 8] y)
+    { m = Where(keep, zero, low)  a = Add(s, m)  b = Add(a, m)  p = Softmax(b)  y = MatMul(p, v) }"""
+    source = graph(text, zero=np.zeros((), np.float32), low=np.array(-32768.0, np.float32))
+    feeds = {
+        "s": rng.standard_normal((2, 4, 4)).astype(np.float32),
+        "keep": np.array([[[True] * 4], [[True, True, False, False]]]),
+        "v": np.ones((2, 4, 8), np.float32),
+    }
+    model, outcome = converted(source, "fp16", observe(source, feeds))
+    assert set(precisions(outcome).values()) == {"fp16"}
+    assert float(node(model, "m").inputs[2].const_value.numpy()) == -MASK
+    np.testing.assert_allclose(run(model, feeds)["y"], 1.0, rtol=1e-3)
+
+
 def test_a_large_constant_that_is_no_mask_is_not_clamped() -> None:
     text = "g (float[B, 4] x) => (float[B, 4] y) { a = Mul(x, big)  b = Div(a, big)  y = MatMul(b, w) }"
     model, outcome = converted(graph(text, big=np.array(1e6, np.float32), w=np.eye(4, dtype=np.float32)), "fp16", {})
@@ -124,7 +140,7 @@ def test_norm_statistics_survive_a_large_residual_stream() -> None:
 LAYER_NORM = "g (float[B, 8] x) => (float[B, 8] y) { y = LayerNormalization <axis = -1> (x, g, b) }"
 
 
-@pytest.mark.parametrize(("amax", "precision"), [(10.0, "fp16"), (180.0, "fp16"), (182.0, "fp32")])
+@pytest.mark.parametrize(("amax", "precision"), [(10.0, "fp16"), (255.0, "fp16"), (257.0, "fp32")])
 def test_layer_norm_is_fp16_until_its_squares_leave_the_range(amax: float, precision: str) -> None:
     weights = {"g": np.ones(8, np.float32), "b": np.zeros(8, np.float32)}
     _, outcome = converted(graph(LAYER_NORM, **weights), "fp16", {"x": amax})

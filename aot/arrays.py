@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from aot.records import Arrays
+    Arrays = dict[str, np.ndarray[Any, Any]]
 
 MARK = ":"
 

@@ -14,12 +14,12 @@ from aot.backends import NAMES
 from aot.config import EngineOptions, Precision
 from aot.declaration import ModelSpec
 from aot.errors import unknown
-from aot.plan import Profile
+from aot.profile import Profile
 from aot.progress import Progress
 from aot.toolchain import Machine
 
 if TYPE_CHECKING:
-    from aot.records import Arrays
+    from aot.arrays import Arrays
     from aot.timing_cache import TimingCaches
 
 

@@ -13,7 +13,7 @@ from aot.errors import CalibrationError
 if TYPE_CHECKING:
     import numpy as np
 
-    from aot.records import Arrays
+    from aot.arrays import Arrays
 
 
 def array(value: Any) -> np.ndarray[Any, Any]:

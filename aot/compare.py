@@ -18,7 +18,7 @@ from aot.config import Budget
 if TYPE_CHECKING:
     import numpy as np
 
-    from aot.records import Arrays
+    from aot.arrays import Arrays
 
     Array = np.ndarray[Any, Any]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 if TYPE_CHECKING:
-    from aot.records import Arrays
+    from aot.arrays import Arrays
 
 # Ops that move values and change none: what they give has the range of what they take.
 _MOVES = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Expand")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aot import artifact
 from aot.artifact import Prepared
 from aot.config import Request
-from aot.plan import Choices, choose, decide, decide_finish
+from aot.plan import Choices, Plan, choose, decide, decide_finish
 from aot.progress import Progress
 from aot.run import Run
 from aot.source import Source, open_source, project_of
@@ -28,10 +28,12 @@ def build(request: Request, store: Store, progress: Progress) -> Result:
     """
     run = Run(store, progress, fresh=request.fresh)
     if artifact.is_artifact(request.model):
-        return finish(request, artifact.load(request.model), run)
+        prepared = artifact.load(request.model)
+        return finish(request, prepared, decide_finish(request, prepared), run)
     choices = choose(request, project_of(request.model))
     source = open_source(request, run)
-    return finish(request, prepare(request, choices, source, run), run, source)
+    prepared = prepare(request, choices, source, run)
+    return finish(request, prepared, prepared.plan, run, source)
 
 
 def prepare(request: Request, choices: Choices, source: Source, run: Run) -> Prepared:
@@ -51,13 +53,11 @@ def prepare(request: Request, choices: Choices, source: Source, run: Run) -> Pre
     return Prepared(source.spec, plan, exported.nodes, final, ranges, references, checked)
 
 
-def finish(request: Request, prepared: Prepared, run: Run, source: Source | None = None) -> Result:
+def finish(request: Request, prepared: Prepared, plan: Plan, run: Run, source: Source | None = None) -> Result:
     """From the final graph to the artifact: an engine a target, each compared with the reference where it can run.
 
     `source` scores the engines with the model's own metric; a prepared artifact has travelled without it.
     """
-    plan = decide_finish(request, prepared)
-
     engines = [build_engine(run, prepared.final, prepared.spec, plan, target) for target in plan.targets]
     reports = [verify_engine(run, engine, prepared, plan, source) for engine in engines]
 

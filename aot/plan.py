@@ -24,19 +24,12 @@ from aot.config import (
 )
 from aot.declaration import ModelSpec
 from aot.errors import ArtifactError, TargetError, UsageError, unknown
-from aot.profile import resolve
+from aot.profile import Profile, Triple, resolve
+from aot.targets import AUTO, CPU, TARGETS, check_precision
 from aot.toolchain import Machine
 
 if TYPE_CHECKING:
     from aot.artifact import Prepared
-
-Triple = tuple[int, int, int]
-Profile = Mapping[str, Triple]
-
-CPU = "cpu"
-AUTO = "auto"
-_SM = (75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
-TARGETS = (*(f"sm{number}" for number in _SM), CPU)
 
 
 @dataclass(frozen=True)
@@ -148,13 +141,7 @@ def decide(request: Request, choices: Choices, spec: ModelSpec) -> Plan:
 def decide_finish(request: Request, prepared: Prepared) -> Plan:
     """The plan of the second half: the prepared one, with this machine's backend and targets and the request's
     overrides. Raises UsageError where the request contradicts what was prepared (another precision).
-
-    A build that prepared its own first half has decided everything already.
     """
-    from aot import artifact
-
-    if not artifact.is_artifact(request.model):
-        return prepared.plan
     plan = prepared.plan
     if request.precision not in (None, plan.precision):
         raise UsageError(
@@ -207,7 +194,6 @@ def place(
     Raises UsageError for an unknown name, TargetError for what the backend refuses.
     """
     from aot import backend as backends
-    from aot.backends._nvinfer import check_precision
 
     chosen = None if backend is None else backends.get(backend)
     wanted = tuple(dict.fromkeys(_target(name, machine) for name in targets))

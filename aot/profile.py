@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import log2
-from typing import TYPE_CHECKING
 
 from aot.declaration import Dim, Input, ModelSpec
 from aot.errors import ProfileError, unknown
 
-if TYPE_CHECKING:
-    from aot.plan import Profile, Triple
-
 Shape = tuple[int, ...]
+Triple = tuple[int, int, int]
+Profile = Mapping[str, Triple]
 
 
 def uses(spec: ModelSpec, dim: str) -> str:

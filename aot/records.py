@@ -12,9 +12,7 @@ from aot import arrays
 from aot.store import Entry
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Arrays = dict[str, np.ndarray[Any, Any]]
+    from aot.arrays import Arrays
 
 MODEL = "model.onnx"
 

@@ -14,9 +14,9 @@ from aot.declaration import ModelSpec
 from aot.errors import CalibrationError, TargetError, UsageError, unknown
 
 if TYPE_CHECKING:
+    from aot.arrays import Arrays
     from aot.artifact import Prepared
-    from aot.plan import Triple
-    from aot.records import Arrays
+    from aot.profile import Triple
     from aot.run import Run
     from aot.source import Runner
 

@@ -12,7 +12,7 @@ from aot.declaration import ModelSpec
 from aot.errors import UsageError
 
 if TYPE_CHECKING:
-    from aot.records import Arrays
+    from aot.arrays import Arrays
     from aot.run import Run
 
 Runner = Callable[[Mapping[str, Any]], "Arrays"]

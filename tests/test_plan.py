@@ -287,16 +287,6 @@ def test_profiles_options_and_budget_can_be_given_late(on: Any, finish: Any, tmp
     assert finish(dims={"batch": (1, 2, 3)}).profiles == ({"batch": (1, 2, 3), "seq": (2, 128, 512)},)
 
 
-def test_a_build_in_one_piece_decides_once(on: Any, tmp_path: Path) -> None:
-    on(CPU_ONLY)
-    first = plan(tmp_path, targets=("sm89",))
-    prepared: Any = SimpleNamespace(plan=first, spec=SPEC)
-    assert decide_finish(Request(model="model.py", targets=("sm89",)), prepared) is first
-
-
-# As data
-
-
 def test_a_plan_survives_the_manifest(on: Any, tmp_path: Path) -> None:
     import json
 

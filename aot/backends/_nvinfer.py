@@ -23,28 +23,13 @@ from aot.backends import _graph
 from aot.backends._build import last_lines, make_log, make_monitor, supervised, useful
 from aot.config import Precision
 from aot.declaration import ModelSpec
-from aot.errors import EngineError, GraphError, ProfileError, TargetError
-from aot.plan import Profile
+from aot.errors import EngineError, GraphError, ProfileError
+from aot.profile import Profile
 from aot.progress import Progress
 from aot.toolchain import Machine
 
 if TYPE_CHECKING:
     from aot.timing_cache import TimingCaches
-
-# The first compute capability with each dtype in its matrix units.
-_FIRST: dict[str, int] = {"bf16": 80, "fp8": 89}
-
-
-def check_precision(precision: Precision, target: str) -> None:
-    """Raise TargetError where the hardware of `target` lacks the dtype: BF16 begins with sm80, FP8 with sm89."""
-    least = _FIRST.get(precision, 0)
-    if target.removeprefix("sm").isdigit() and int(target[2:]) < least:
-        other = "int8 or fp16" if precision == "fp8" else "fp16"
-        raise TargetError(
-            f"{target} has no {precision.upper()}: it begins with sm{least}",
-            where=f"--precision {precision} --target {target}",
-            fix=f"--precision {other}, or a target from sm{least} on",
-        )
 
 
 class Nvinfer(Backend):

@@ -13,15 +13,15 @@ from aot.backend import Session
 from aot.backends._build import last_lines
 from aot.declaration import ModelSpec
 from aot.errors import EngineError
-from aot.plan import Profile
+from aot.profile import Profile
 from aot.store import FACTS
 from aot.toolchain import Machine
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from aot.arrays import Arrays
     from aot.backends._nvinfer import Nvinfer
-    from aot.records import Arrays
 
 
 def open_engine(

@@ -21,14 +21,14 @@ from aot.backends import _emulate, _graph
 from aot.config import Precision
 from aot.declaration import ModelSpec
 from aot.errors import EngineError, GraphError, TargetError
-from aot.plan import Profile
+from aot.profile import Profile
 from aot.progress import Progress
 from aot.toolchain import Machine
 
 if TYPE_CHECKING:
     import onnx
 
-    from aot.records import Arrays
+    from aot.arrays import Arrays
     from aot.timing_cache import TimingCaches
 
 TARGET = "cpu"

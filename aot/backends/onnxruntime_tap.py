@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from aot.records import Arrays
+    from aot.arrays import Arrays
 
 
 class Tap:

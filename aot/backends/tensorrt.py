@@ -9,9 +9,10 @@ from types import ModuleType
 from typing import Any
 
 from aot import toolchain
-from aot.backends._nvinfer import Nvinfer, check_precision
+from aot.backends._nvinfer import Nvinfer
 from aot.config import Precision
 from aot.errors import TargetError
+from aot.targets import check_precision
 from aot.toolchain import Machine
 
 OLDEST = (10, 6)

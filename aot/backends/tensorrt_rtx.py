@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from aot import toolchain
 from aot.backends import _graph
-from aot.backends._nvinfer import Nvinfer, check_precision
+from aot.backends._nvinfer import Nvinfer
 from aot.config import Precision
 from aot.errors import EngineError, GraphError, TargetError
+from aot.targets import check_precision
 from aot.toolchain import Machine
 
 if TYPE_CHECKING:

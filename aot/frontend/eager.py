@@ -14,7 +14,7 @@ from aot.errors import DeclarationError, ExportError
 from aot.sources.loading import deepest
 
 if TYPE_CHECKING:
-    from aot.records import Arrays
+    from aot.arrays import Arrays
 
 
 class Eager:

@@ -29,7 +29,7 @@ from aot.store import digest
 if TYPE_CHECKING:
     import torch
 
-    from aot.records import Arrays
+    from aot.arrays import Arrays
 
 EXPORT_TOOLS = ("torch", "onnx", "onnx-ir", "onnxscript")
 

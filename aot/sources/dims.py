@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from aot.config import check_triple
 from aot.declaration import Dim, ModelSpec
 from aot.errors import UsageError, unknown
-
-Triple = tuple[int, int, int]
+from aot.profile import Triple
 
 
 def narrowed(spec: ModelSpec, asked: Mapping[str, Triple]) -> ModelSpec:

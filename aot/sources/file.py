@@ -20,7 +20,7 @@ from aot.sources.loading import missing
 from aot.store import digest
 
 if TYPE_CHECKING:
-    from aot.records import Arrays
+    from aot.arrays import Arrays
 
 
 @dataclass(frozen=True)

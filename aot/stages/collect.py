@@ -14,7 +14,7 @@ from aot.run import Run
 from aot.source import Source
 
 if TYPE_CHECKING:
-    from aot.records import Arrays
+    from aot.arrays import Arrays
 
 EVERY = 4
 GENERATED = 8

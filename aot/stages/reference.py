@@ -18,7 +18,7 @@ from aot.run import Run
 from aot.source import Runner, Source
 
 if TYPE_CHECKING:
-    from aot.records import Arrays
+    from aot.arrays import Arrays
 
 OUTPUT_LIMIT = 32 * 2**20
 """Bytes of outputs beyond which the all-maximum case is replaced."""

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from aot.config import Recipe
 from aot.precision.cancellation import cancelling
+from aot.precision.float_outputs import settle
 from aot.precision.formats import Float, Quantized
 from aot.precision.layers import Layer, describe, places
 from aot.precision.reading import Observed, consumers, figure, is_float
@@ -87,6 +88,8 @@ class _Placement:
         if self.options.residual:
             for node in self.graph:
                 self._residual(node)
+        if self.form.name == "int8":
+            settle(self.graph, self.placed)
         for pattern in self.options.keep:
             if pattern not in self.used_patterns:
                 self.placed.warnings.append(f"the recipe keeps '{pattern}' wide, but no node or module is called that")

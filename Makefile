@@ -42,7 +42,7 @@ types: venv
 test: check tests ## what has to pass before a change is kept: lint, types, tests
 
 tests: venv
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 sweep: venv ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

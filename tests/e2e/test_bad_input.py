@@ -29,6 +29,16 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory, mlp_onnx: Path) -> Aot:
+    """A folder with a finished `mlp.aot`, and a store that knows the model, so that a refusal takes no time."""
+    base = tmp_path_factory.mktemp("warm")
+    aot = Aot(base, base / "store")
+    outcome = aot("build", mlp_onnx, *DIM, *CPU, "-o", "mlp.aot")
+    assert outcome.code == 0, outcome.err
+    return aot
+
+
 # Names and files on the command line.
 
 
@@ -83,36 +93,36 @@ def test_a_dim_without_bounds(aot: Aot) -> None:
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(
-    aot: Aot, mlp_onnx: Path, option: str, wrong: str, nearest: str
+    warm: Aot, mlp_onnx: Path, option: str, wrong: str, nearest: str
 ) -> None:
-    assert_refused(aot("build", mlp_onnx, *DIM, option, wrong), wrong, f"'{nearest}'")
+    assert_refused(warm("build", mlp_onnx, *DIM, option, wrong), wrong, f"'{nearest}'")
 
 
-def test_a_dynamic_dimension_of_an_onnx_file_without_bounds(aot: Aot, mlp_onnx: Path) -> None:
-    assert_refused(aot("build", mlp_onnx, *CPU), "batch", "'x'", "--dim batch=")
+def test_a_dynamic_dimension_of_an_onnx_file_without_bounds(warm: Aot, mlp_onnx: Path) -> None:
+    assert_refused(warm("build", mlp_onnx, *CPU), "batch", "'x'", "--dim batch=")
 
 
-def test_a_recipe_that_contradicts_the_precision(aot: Aot, mlp_onnx: Path) -> None:
-    assert_refused(aot("build", mlp_onnx, *DIM, "--precision", "fp8", "--calibration", "int8"), "fp8", "int8")
+def test_a_recipe_that_contradicts_the_precision(warm: Aot, mlp_onnx: Path) -> None:
+    assert_refused(warm("build", mlp_onnx, *DIM, "--precision", "fp8", "--calibration", "int8"), "fp8", "int8")
 
 
-def test_a_setting_that_does_not_exist(aot: Aot, mlp_onnx: Path) -> None:
-    recipe = write(aot.folder / "mine.yaml", "precision: int8\nplacment: {}\n")
-    assert_refused(aot("build", mlp_onnx, *DIM, "--calibration", recipe), "placment", "'placement'", "mine.yaml")
+def test_a_setting_that_does_not_exist(warm: Aot, mlp_onnx: Path) -> None:
+    recipe = write(warm.folder / "mine.yaml", "precision: int8\nplacment: {}\n")
+    assert_refused(warm("build", mlp_onnx, *DIM, "--calibration", recipe), "placment", "'placement'", "mine.yaml")
 
 
-def test_a_profile_with_its_optimum_above_its_maximum(aot: Aot, mlp_onnx: Path) -> None:
-    profile = write(aot.folder / "mine.yaml", "profiles:\n  - {batch: [1, 16, 8]}\n")
-    assert_refused(aot("build", mlp_onnx, *DIM, "--profile", profile, *CPU), "batch", "16", "8", "fix:")
+def test_a_profile_with_its_optimum_above_its_maximum(warm: Aot, mlp_onnx: Path) -> None:
+    profile = write(warm.folder / "mine.yaml", "profiles:\n  - {batch: [1, 16, 8]}\n")
+    assert_refused(warm("build", mlp_onnx, *DIM, "--profile", profile, *CPU), "batch", "16", "8", "fix:")
 
 
-def test_fp8_for_a_gpu_without_fp8(aot: Aot, mlp_onnx: Path) -> None:
-    assert_refused(aot("build", mlp_onnx, *DIM, "--precision", "fp8", "--target", "sm80"), "sm80", "sm89", "fix:")
+def test_fp8_for_a_gpu_without_fp8(warm: Aot, mlp_onnx: Path) -> None:
+    assert_refused(warm("build", mlp_onnx, *DIM, "--precision", "fp8", "--target", "sm80"), "sm80", "sm89", "fix:")
 
 
-def test_tensorrt_without_a_gpu(aot: Aot, mlp_onnx: Path) -> None:
+def test_tensorrt_without_a_gpu(warm: Aot, mlp_onnx: Path) -> None:
     assert_refused(
-        aot("build", mlp_onnx, *DIM, "--precision", "fp16", "--backend", "tensorrt"), "tensorrt", "--until graph"
+        warm("build", mlp_onnx, *DIM, "--precision", "fp16", "--backend", "tensorrt"), "tensorrt", "--until graph"
     )
 
 
@@ -206,18 +216,10 @@ def test_calibration_data_that_cannot_be_used(project: Aot, samples: np.ndarray,
 # Artifacts.
 
 
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory, mlp_onnx: Path) -> Path:
-    base = tmp_path_factory.mktemp("artifact")
-    outcome = Aot(base, base / "store")("build", mlp_onnx, *DIM, *CPU, "-o", "mlp.aot")
-    assert outcome.code == 0, outcome.err
-    return base / "mlp.aot"
-
-
 @pytest.fixture
-def copy(artifact: Path, aot: Aot) -> Path:
+def copy(warm: Aot, aot: Aot) -> Path:
     """An artifact that a test may damage."""
-    return Path(shutil.copytree(artifact, aot.folder / "mlp.aot"))
+    return Path(shutil.copytree(warm.folder / "mlp.aot", aot.folder / "mlp.aot"))
 
 
 @pytest.mark.parametrize("command", ["run", "inspect", "build"])
@@ -235,16 +237,16 @@ def test_a_damaged_file_is_named(aot: Aot, copy: Path) -> None:
     assert_refused(aot("build", "mlp.aot"), "graph/model.onnx")
 
 
-def test_an_engine_for_another_gpu_is_not_run(aot: Aot, mlp_onnx: Path) -> None:
-    built = aot("build", mlp_onnx, *DIM, "--precision", "fp16", "--target", "sm89", "-o", "rtx.aot", "--json")
+def test_an_engine_for_another_gpu_is_not_run(warm: Aot, mlp_onnx: Path) -> None:
+    built = warm("build", mlp_onnx, *DIM, "--precision", "fp16", "--target", "sm89", "-o", "rtx.aot", "--json")
     assert built.code == 0, built.err
     assert built.json["verification"]["engine"]["ran"] is False
-    assert_refused(aot("run", "rtx.aot", "--engine", "sm89"), "sm89")
+    assert_refused(warm("run", "rtx.aot", "--engine", "sm89"), "sm89")
 
 
-def test_finishing_under_another_precision(aot: Aot, mlp_onnx: Path) -> None:
-    assert aot("build", mlp_onnx, *DIM, "--precision", "fp16", "--until", "graph", "-o", "half.aot").code == 0
-    assert_refused(aot("build", "half.aot", "--precision", "fp8", "--target", "sm89"), "fp16", "fp8")
+def test_finishing_under_another_precision(warm: Aot, mlp_onnx: Path) -> None:
+    assert warm("build", mlp_onnx, *DIM, "--precision", "fp16", "--until", "graph", "-o", "half.aot").code == 0
+    assert_refused(warm("build", "half.aot", "--precision", "fp8", "--target", "sm89"), "fp16", "fp8")
 
 
 # The disk and the keyboard.
@@ -266,11 +268,11 @@ def test_a_full_disk(aot: Aot, mlp_onnx: Path) -> None:
     assert aot("build", mlp_onnx, *DIM, *CPU).code == 0
 
 
-def test_an_output_that_is_no_artifact_is_not_overwritten(aot: Aot, mlp_onnx: Path) -> None:
-    precious = aot.folder / "results"
+def test_an_output_that_is_no_artifact_is_not_overwritten(warm: Aot, mlp_onnx: Path) -> None:
+    precious = warm.folder / "results"
     precious.mkdir()
     (precious / "thesis.txt").write_text("keep me")
-    assert_refused(aot("build", mlp_onnx, *DIM, *CPU, "-o", "results"), "results")
+    assert_refused(warm("build", mlp_onnx, *DIM, *CPU, "-o", "results"), "results")
     assert (precious / "thesis.txt").read_text() == "keep me"
 
 
@@ -287,7 +289,7 @@ def test_an_interrupt_says_so_and_leaves_nothing_half_made(aot: Aot, mlp_onnx: P
     assert aot("build", mlp_onnx, *DIM, *CPU).code == 0
 
 
-def test_json_mode_keeps_standard_output_to_one_object(aot: Aot, mlp_onnx: Path) -> None:
-    refused = aot("build", mlp_onnx, *DIM, "--precision", "fp9", "--json")
+def test_json_mode_keeps_standard_output_to_one_object(warm: Aot, mlp_onnx: Path) -> None:
+    refused = warm("build", mlp_onnx, *DIM, "--precision", "fp9", "--json")
     assert refused.code == 2
     assert json.loads(refused.out)["error"]["what"] == "unknown precision 'fp9'"

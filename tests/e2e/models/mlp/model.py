@@ -1,4 +1,4 @@
-"""A model of everything that a declaration can depend on: weights, a local module, a plugin, calibration data."""
+"""A model of everything that a declaration can depend on: weights, a local module, calibration data."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@
     ranges/         calibration ranges (record Ranges)
     references/     inputs and eager outputs (record References)
     checked/        the comparison of the final graph with eager (record Report)
-    engines/TARGET.plan     and TARGET.json beside it: the engine's facts and its report
+    engines/TARGET.plan     TARGET.json beside it: the engine's facts and its report; with TensorRT, TARGET.timing:
+                            the timing cache as `trtexec --timingCacheFile` reads it
     report.json, report.html
 
 This file reads; `artifact_write.py` writes.

@@ -17,7 +17,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,11 @@ class Store:
             whole = all((home / name).stat().st_size == size for name, size in record["files"].items())
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
-        return Entry(stage, key, home, record["facts"]) if whole else None
+        if not whole:
+            return None
+        with suppress(OSError):  # a store that cannot be written can be read all the same
+            os.utime(home / FACTS)  # `aot cache gc` goes by it
+        return Entry(stage, key, home, record["facts"])
 
     def fetch(self, stage: str, key: str, make: Callable[[Path], Mapping[str, Any]], *, fresh: bool = False) -> Entry:
         """Return the entry for `key`; where it is missing, `make(folder)` writes it and returns its facts.

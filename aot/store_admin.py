@@ -21,7 +21,7 @@ WORK, BUILDS = "tmp", "builds"
 
 @dataclass(frozen=True)
 class Item:
-    """One entry. used: when it was made or last read (seconds since 1970), to the file system's precision."""
+    """One entry. used: when it was made or last taken up (seconds since 1970)."""
 
     stage: str
     key: str
@@ -68,7 +68,7 @@ def entries(store: Store) -> Iterator[Item]:
         if facts.exists():  # that read was ours, and does not count as use
             with suppress(OSError):
                 os.utime(facts, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        yield Item(stage, key, home, _size(home), max(stat.st_mtime, stat.st_atime), whole)
+        yield Item(stage, key, home, _size(home), stat.st_mtime, whole)
 
 
 def collect_garbage(store: Store, *, older_than_days: float | None = None, max_bytes: int | None = None) -> Collected:

@@ -84,6 +84,12 @@ class Lease:
             bad = self._path  # someone else was faster, or the disk refuses: either way the build goes on
         self._progress.warn(f"the timing cache is not used: {reason}; set aside as {bad}")
 
+    def write(self, path: Path) -> None:
+        """Write the cache as the vendor's own tools read it (`trtexec --timingCacheFile`). Raises OSError."""
+        cache = self._config.get_timing_cache()
+        if cache is not None:
+            path.write_bytes(memoryview(cache.serialize()))
+
     def save(self) -> bool:
         """Merge what this build timed into the file, under its lock, in one step. False where the disk refuses.
 

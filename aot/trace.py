@@ -137,7 +137,7 @@ def changes(record: Recorded) -> list[str]:
         stat = _stat(path)
         if stat == known["stat"]:
             continue
-        if stat is None or _sha256(path) != known["sha256"]:
+        if stat is None or _sha256_of(path, tuple(stat)) != known["sha256"]:
             found.append(path)
         else:
             known["stat"] = stat
@@ -203,6 +203,12 @@ def _sha256(path: str | Path) -> str | None:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
+
+
+@cache
+def _sha256_of(path: str, stat: tuple[int, ...]) -> str | None:
+    """The digest of a file in one state: several records may ask for it."""
+    return _sha256(path)
 
 
 def _weights_in(folder: str) -> Iterable[str]:

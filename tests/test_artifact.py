@@ -57,6 +57,7 @@ def test_plans_lie_beside_their_metadata_and_are_the_vendors_bytes(shop: Worksho
     assert (tmp_path / "tiny.aot/engines/sm89.plan").read_bytes() == b"plan" * 100
     beside = json.loads((tmp_path / "tiny.aot/engines/sm89.json").read_text())
     assert beside["engine"]["target"] == "sm89"
+    assert (tmp_path / "tiny.aot/engines/sm89.timing").read_bytes() == b"timings"
     assert beside["report"]["reason"].startswith("built, not run: ")
 
 

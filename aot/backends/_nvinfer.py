@@ -31,6 +31,9 @@ from aot.toolchain import Machine
 if TYPE_CHECKING:
     from aot.timing_cache import TimingCaches
 
+# Ends the name of the timing cache beside a plan.
+TIMING = ".timing"
+
 
 class Nvinfer(Backend):
     """A backend over one of the two vendor modules."""
@@ -102,6 +105,8 @@ class Nvinfer(Backend):
             file.write(memoryview(serialized))
         del parser  # the network holds memory of the parser's until here
         saved = lease is not None and lease.save()
+        if lease is not None:
+            lease.write(plan.with_suffix(TIMING))
         facts: dict[str, Any] = {
             "origin": self.origin(),
             "builder_seconds": round(seconds, 3),

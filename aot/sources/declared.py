@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from aot.arrays import Arrays
 
 EXPORT_TOOLS = ("torch", "onnx", "onnx-ir", "onnxscript")
+KEPT = 4
+"""How many states of a declaration are remembered."""
 
 
 class Declared(Source):
@@ -47,16 +49,19 @@ class Declared(Source):
         self._declaration: Declaration[Any] | None = None
         self._built: torch.nn.Module | None = None
         self._spool: tempfile.TemporaryDirectory[str] | None = None
+        found = run.store.recall("sources", self._name) or {}
+        self._known: list[dict[str, Any]] = found.get("records", [])
         self._record = self._recalled(request.fresh) or self._look()
         self.spec = narrowed(ModelSpec.from_json(self._record["spec"]), request.dims)
         self.key = digest([trace.key(self._record["model"], self.project), self.spec.to_json()])
 
     def _recalled(self, fresh: bool) -> dict[str, Any] | None:
-        record = None if fresh else self._run.store.recall("sources", self._name)
-        if record is None or record.get("aot") != toolchain.own_digest() or not trace.unchanged(record["model"]):
-            return None
-        self._run.times.append(StageTime("load", 0.0, True))
-        return record
+        """The record of the files as they are now. Several are kept, so that going back costs nothing either."""
+        for record in self._known if not fresh else ():
+            if record["aot"] == toolchain.own_digest() and trace.unchanged(record["model"]):
+                self._run.times.append(StageTime("load", 0.0, True))
+                return record
+        return None
 
     def _look(self) -> dict[str, Any]:
         """Load the declaration and build the model under watch, and keep what that read."""
@@ -71,7 +76,7 @@ class Declared(Source):
             "spec": declaration.spec().to_json(),
             "model": seen.record(*self._files(declaration)),
         }
-        self._run.store.remember("sources", self._name, record)
+        self._keep(record)
         seconds = time.perf_counter() - started
         self._run.times.append(StageTime("load", seconds, False))
         self._run.progress.finished("load", seconds, False)
@@ -82,7 +87,12 @@ class Declared(Source):
 
     def _remember(self, phase: str, known: Mapping[str, Any]) -> None:
         self._record[phase] = dict(known)
-        self._run.store.remember("sources", self._name, self._record)
+        self._keep(self._record)
+
+    def _keep(self, record: dict[str, Any]) -> None:
+        others = [r for r in self._known if r is not record and r["aot"] == record["aot"]]
+        self._known = [record, *others][:KEPT]
+        self._run.store.remember("sources", self._name, {"records": self._known})
 
     def _files(self, declaration: Declaration[Any]) -> list[Path]:
         home = Path(inspect.getfile(declaration.build)).parent

@@ -192,6 +192,9 @@ def _contents(
     for engine, report in built:
         file = _engine_file(engine)
         copies[f"engines/{file}"] = engine.plan
+        timing = engine.plan.with_suffix(".timing")
+        if timing.is_file():
+            copies[f"engines/{timing.name}"] = timing
         facts = {**engine.facts, "file": file}
         details[engine.target] = report_detail(report, engine.target)
         texts[f"engines/{engine.target}.json"] = _text({"engine": facts, "report": details[engine.target]})

@@ -151,6 +151,7 @@ def test_the_timing_cache_is_kept_between_builds(trt: Any, relu: Path, tmp_path:
     kept = caches.path("tensorrt 10.6.0 NVIDIA H200 580.65.06")
     assert kept.name == "tensorrt-10.6.0-NVIDIA-H200-580.65.06.cache"
     assert kept.read_bytes().endswith(b"\nkernel of n0")
+    assert (tmp_path / "e.timing").read_bytes() == b"kernel of n0"  # the vendor's bytes, for the artifact
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,19 @@ def test_what_the_model_is_made_of_changes_its_key_only(bench: Bench, model: Pat
     assert after[1] == before[1]
 
 
+def test_going_back_loads_nothing(bench: Bench, model: Path) -> None:
+    first = keys(bench, model)
+    text = model.read_text()
+    model.write_text(text + "# edited\n")
+    second = keys(bench, model)
+    model.write_text(text)
+    assert keys(bench, model) == first
+    assert not bench.loaded
+    model.write_text(text + "# edited\n")
+    assert keys(bench, model) == second
+    assert not bench.loaded
+
+
 def test_weights_replaced_by_others_of_the_same_size_and_time(bench: Bench, model: Path) -> None:
     before = keys(bench, model)
     path = model.parent / "weights.npy"

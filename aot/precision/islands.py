@@ -22,6 +22,7 @@ from aot.precision.reading import (
     is_constant,
     is_float,
 )
+from aot.precision.rules import WIDE
 from aot.precision.schemas import slots
 
 # Observed on calibration data; other data may go this much further.
@@ -82,6 +83,8 @@ def _fixed(graph: ir.Graph, compute: Float, opset: int, keep: Collection[str]) -
             continue
         elif node.op_type in keep:
             found[node] = f"the recipe keeps {node.op_type} in FP32"
+        elif (compute.name, node.op_type) in WIDE:
+            found[node] = WIDE[compute.name, node.op_type]
         elif narrow is None:
             found[node] = f"no schema says which dtypes {node.domain}::{node.op_type} takes"
         elif not narrow:

@@ -45,6 +45,11 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
+# (compute dtype, operator type): kept FP32, because.
+WIDE: dict[tuple[str, str], str] = {
+    ("bf16", "ConvTranspose"): "TensorRT-RTX 1.7 finds no BF16 kernel for transposed convolution",
+}
+
 
 def refusal(form: str, layer: Layer) -> str | None:
     """Why the layer cannot be quantized to that format; None where it can."""

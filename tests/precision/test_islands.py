@@ -202,6 +202,13 @@ def test_the_recipe_can_keep_an_operator_type_fp32() -> None:
     assert precisions(outcome) == {"a": "fp16", "b": "fp32", "y": "fp16"}
 
 
+def test_bf16_keeps_transposed_convolution_fp32() -> None:
+    text = "g (float[B, 4, 5, 5] x) => (float[B, 4, 7, 7] y) { y = ConvTranspose(x, w) }"
+    made = graph(text, w=np.ones((4, 4, 3, 3), np.float32))
+    assert precisions(converted(made, "bf16", {})[1]) == {"y": "fp32"}
+    assert precisions(converted(made, "fp16", {})[1]) == {"y": "fp16"}
+
+
 def test_cheap_nodes_between_islands_are_not_cast_there_and_back() -> None:
     text = """g (float[B, 4] x) => (float[B, 2, 2] y)
     { a = Exp(x)  b = Neg(a)  c = Reshape(b, shape)  y = Exp(c) }"""

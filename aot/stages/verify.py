@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot import backend, toolchain
+from aot import backend, profile, toolchain
 from aot.compare import compare, judge, worst
 from aot.config import Budget
-from aot.errors import DeclarationError, ExportError
+from aot.errors import DeclarationError, EngineError, ExportError
 from aot.progress import Progress
-from aot.records import Engine, GraphRecord, References, Report
+from aot.records import Case, Engine, GraphRecord, References, Report
 from aot.run import Run
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def verify_graph(run: Run, source: Source, final: GraphRecord, references: Refer
 
 
 def verify_engine(run: Run, engine: Engine, prepared: Prepared, plan: Plan, source: Source | None = None) -> Report:
-    """Run an engine over the same cases where this machine can; else say «built, not run» and why.
+    """Run an engine over the cases that its profiles hold, where this machine can; else say «built, not run» and why.
 
     The model's own metric needs `source`; a prepared artifact travels without it.
     """
@@ -99,11 +99,17 @@ def verify_engine(run: Run, engine: Engine, prepared: Prepared, plan: Plan, sour
     reason = vendor.can_run(engine.target, machine)
     spec = prepared.spec
 
+    def promised(case: Case) -> bool:
+        shapes = {name: array.shape for name, array in case.inputs.items()}
+        return profile.choose(spec, plan.profiles, shapes) is not None
+
     def make(folder: Path) -> Mapping[str, Any]:
         if reason is not None:
             return _unrun(folder, f"built, not run: {reason}")
         with vendor.open(engine.plan, spec, plan.profiles) as session:
-            cases = _compare_cases(session, prepared.references, spec.padding, plan.budget, run.progress, "engine")
+            cases = _compare_cases(
+                session, prepared.references, spec.padding, plan.budget, run.progress, "engine", promised
+            )
             metric: Mapping[str, Any] | None = None
             if spec.has_metric:
                 unscored = {"ran": False, "reason": NO_SOURCE}
@@ -118,6 +124,7 @@ def verify_engine(run: Run, engine: Engine, prepared: Prepared, plan: Plan, sour
             "budget": plan.budget.model_dump(),
             "padding": spec.padding,
             "reason": reason,
+            "profiles": [{dim: list(sizes) for dim, sizes in p.items()} for p in plan.profiles],
             "gpu": machine.gpu.name if machine.gpu else None,
             "driver": machine.driver,
             "score": source.score_key() if source is not None and spec.has_metric and reason is None else None,
@@ -137,12 +144,21 @@ def rejudge(facts: Mapping[str, Any], budget: Budget) -> list[str]:
 
 
 def _compare_cases(
-    session: Runner, references: References, padding: str | None, budget: Budget, progress: Progress, what: str
+    session: Runner,
+    references: References,
+    padding: str | None,
+    budget: Budget,
+    progress: Progress,
+    what: str,
+    promised: Callable[[Case], bool] = lambda case: True,
 ) -> list[dict[str, Any]]:
+    """Run the cases that were promised and compare each. Raises EngineError where that leaves none."""
     total = len(json.loads((references.path / "cases.json").read_text()))
     rows: list[dict[str, Any]] = []
     for done, case in enumerate(references.cases()):
         progress.step(done, total, case.name)
+        if not promised(case):
+            continue
         got = session(case.inputs)
         verdict = compare(case.outputs, got, budget, inputs=case.inputs, padding=padding, names=("eager", what))
         structural = [
@@ -164,6 +180,11 @@ def _compare_cases(
             }
         )
     progress.step(total, total)
+    if not rows:
+        raise EngineError(
+            "no reference case fits any optimization profile, so the engine cannot be compared",
+            fix="prepare the model with this profile, so that references are made at its sizes",
+        )
     return rows
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aot.config import Budget
-from aot.errors import DeclarationError, ExportError
+from aot.errors import DeclarationError, EngineError, ExportError
 from aot.stages.verify import rejudge, verify_engine, verify_export, verify_graph
 from tests.tiny import PLAN, WEIGHT, Eager, Workshop, report_of
 
@@ -108,3 +108,11 @@ def test_an_engine_is_scored_with_the_models_metric_where_the_source_is_here(sho
     facts = verify_engine(shop.run, engine, prepared, plan, source).facts
     assert facts["metric"] == pytest.approx({"eager": 0.90, "engine": 0.84, "drop": 0.06})
     assert facts["reasons"] == ["the metric fell from 0.9 to 0.84, by more than 0.05"]
+
+
+def test_an_engine_is_compared_at_the_sizes_its_profiles_hold(shop: Workshop) -> None:
+    narrow = replace(PLAN, profiles=({"batch": (2, 3, 4)},))
+    facts = verify_engine(shop.run, shop.cpu_engine(), shop.prepared(), narrow).facts
+    assert [case["sizes"] for case in facts["cases"]] == [{"batch": 3}]
+    with pytest.raises(EngineError, match="no reference case fits any optimization profile"):
+        verify_engine(shop.run, shop.cpu_engine(), shop.prepared(), replace(PLAN, profiles=({"batch": (4, 4, 4)},)))

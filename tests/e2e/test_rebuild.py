@@ -30,6 +30,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Aot:
     first = aot(*BUILD)
     assert first.code == 0, first.err
     assert first.worked_on == MODEL | DATA | {"load"}
+    assert set(first.json["verification"]["graph"]["metric"]) == {"eager", "graph", "drop"}
     return aot
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,3 +28,8 @@ def mlp() -> torch.nn.Module:
 def batches() -> Iterator[dict[str, np.ndarray]]:
     for x in np.load(HERE / "samples.npz")["x"]:
         yield {"x": x}
+
+
+@mlp.metric
+def positives(run: Callable[..., Mapping[str, Any]]) -> float:
+    return float((run(x=np.ones((2, 32), np.float32))["y"] > 0).mean())

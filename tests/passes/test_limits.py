@@ -200,15 +200,15 @@ def test_a_convolution_that_is_read_elsewhere_keeps_its_norm() -> None:
 def test_norms_fold_into_every_linear_layer(layer: str, weight: tuple[int, ...], inputs: tuple[int, ...]) -> None:
     shape = ",".join(map(str, inputs))
     rank = ",".join("PQRT"[: len(inputs)])
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=weight).astype(np.float32)
+    dims, listed = ",".join(map(str, weight)), ", ".join(str(float(value)) for value in values.ravel())
     model = parse(
         f"""(float[{shape}] x) => (float[{rank}] y)
-        <float[1] w = {{0}}, float[2] bias = {{0.5, -1}}, float[2] g = {{1, -2}}, float[2] b = {{3, 1}},
+        <float[{dims}] w = {{{listed}}}, float[2] bias = {{0.5, -1}}, float[2] g = {{1, -2}}, float[2] b = {{3, 1}},
          float[2] m = {{0.1, 0.2}}, float[2] v = {{0.5, 2}}>
         {{ c = {layer}(x, w, bias)  y = BatchNormalization<epsilon = 0.01>(c, g, b, m, v) }}"""
     )
-    rng = np.random.default_rng(0)
-    model.graph.initializers["w"].const_value = ir.tensor(rng.normal(size=weight).astype(np.float32), name="w")
-    model.graph.initializers["w"].shape = ir.Shape(weight)
     x = rng.normal(size=inputs).astype(np.float32)
     expected = run_by_onnxruntime(model, x=x)
     assert passes.fold_batch_norm(model) == 1

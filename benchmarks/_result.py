@@ -20,13 +20,13 @@ TOOLS = (
 )
 
 
-def write(benchmark: str, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write `benchmarks/results/NAME.json`, one row a measurement; returns its path."""
+def write(benchmark: str, rows: Sequence[Mapping[str, Any]], command: str | None = None) -> Path:
+    """Write `benchmarks/results/NAME.json`, one row a measurement; returns its path. `command`: how to repeat it."""
     machine = toolchain.machine()
     found = {tool: toolchain.version(tool) for tool in TOOLS}
     result = {
         "benchmark": benchmark,
-        "command": shlex.join(["python", str(Path(sys.argv[0]).resolve().relative_to(ROOT)), *sys.argv[1:]]),
+        "command": command or _command(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": _commit(),
         "machine": {
@@ -44,6 +44,10 @@ def write(benchmark: str, rows: Sequence[Mapping[str, Any]]) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
     return path
+
+
+def _command() -> str:
+    return shlex.join(["python", str(Path(sys.argv[0]).resolve().relative_to(ROOT)), *sys.argv[1:]])
 
 
 def _commit() -> str | None:

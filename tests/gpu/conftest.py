@@ -1,8 +1,9 @@
-"""Skips these tests, with the reason, where there is no GPU or no TensorRT."""
+"""Skips these tests, with the reason, where there is no GPU or no TensorRT; where they ran, keeps what came of it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.gpu)
             if reason is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+ROWS: list[dict[str, Any]] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """One row a test of this folder: its outcome, and the seconds of its body."""
+    if report.nodeid.startswith("tests/gpu/") and (report.when == "call" or report.outcome != "passed"):
+        ROWS.append({"test": report.nodeid, "outcome": report.outcome, "seconds": round(report.duration, 2)})
+
+
+def pytest_sessionfinish() -> None:
+    """Write `benchmarks/results/gpu-tests.json`, unless nothing could run here."""
+    if ROWS and missing() is None:
+        from benchmarks._result import write
+
+        write("gpu-tests", ROWS, "make gpu-test")
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from aot.config import Budget
+from aot.torchless import torchless
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,10 +113,10 @@ def compare(
         # large outputs, for a log that nobody reads. A key of another form skips that.
         return {f"output {name}": not judge(metrics.to_json(), budget) for name, metrics in found.items()}
 
-    results = RunResults()
-    for side, outputs in zip(names, (reference, got), strict=True):
-        results.append((side, [IterationResult(dict(outputs))]))
-    with _quiet():
+    with torchless(), _quiet():
+        results = RunResults()
+        for side, outputs in zip(names, (reference, got), strict=True):
+            results.append((side, [IterationResult(dict(outputs))]))
         Comparator.compare_accuracy(results, compare_func=judge_outputs)
 
     reasons: list[str] = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -133,3 +135,15 @@ def test_the_worst_numbers_decide_and_are_plain_json() -> None:
     json.dumps([m.to_json() for m in verdict.outputs.values()], allow_nan=False)
     assert worst([]) == {"cosine": None, "relative_l2": None, "max_abs": None, "max_rel": None, "flips": None}
     assert judge(found, Budget(cosine=0.9))[0] == "cosine -1 is below 0.9"
+
+
+def test_comparing_arrays_does_not_import_torch() -> None:
+    script = (
+        "import sys, numpy as np\n"
+        "from aot.compare import compare\nfrom aot.config import Budget\n"
+        "same = {'y': np.ones(4, np.float32)}\n"
+        "assert compare(same, same, Budget(cosine=0.99)).accepted\n"
+        "assert 'torch' not in sys.modules\n"
+        "import torch\nassert compare(same, same, Budget()).accepted\nassert sys.modules['torch'] is torch\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -39,6 +39,7 @@ def test_weights_beside_a_config_count_as_well(folder: Path) -> None:
 
 
 def test_what_safetensors_opens_is_seen(folder: Path) -> None:
+    pytest.importorskip("safetensors")
     from safetensors.numpy import load_file, save_file
 
     save_file({"w": np.ones(3, np.float32)}, folder / "model.safetensors")

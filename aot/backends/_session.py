@@ -16,6 +16,7 @@ from aot.errors import EngineError
 from aot.profile import Profile
 from aot.store import FACTS
 from aot.toolchain import Machine
+from aot.torchless import torchless
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,8 +88,9 @@ class EngineSession(Session):
 
         self._trt, self._engine, self._spec, self._profiles = trt, engine, spec, profiles
         self._profile = 0
-        self._runner = TrtRunner(engine)
-        self._runner.activate()
+        with torchless():
+            self._runner = TrtRunner(engine)
+            self._runner.activate()
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         self._inputs = [n for n in names if engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT]
 
@@ -105,7 +107,8 @@ class EngineSession(Session):
         # Polygraphy does not know ml_dtypes; the bytes are what counts.
         raw = {name: a.view(np.uint16) if a.dtype.name == "bfloat16" else a for name, a in feed.items()}
         try:
-            got = self._runner.infer(raw, check_inputs=False, return_raw_buffers=True)
+            with torchless():
+                got = self._runner.infer(raw, check_inputs=False, return_raw_buffers=True)
         except PolygraphyException as error:
             raise EngineError(f"the engine does not run: {' '.join(str(error).split())}") from error
         return {name: self._array(name, found) for name, found in got.items()}

@@ -75,7 +75,9 @@ def _sizes(value: ir.Value | None) -> tuple[int | None, ...]:
 
 
 def places(node: ir.Node) -> tuple[str, ...]:
-    """What a `keep` pattern is matched with: the node's name and the module paths the exporter recorded."""
+    """What a `keep` pattern is matched with: the node's name, the module paths the exporter recorded, and the module
+    that owns its weight. A convolution that swallowed its batch norm carries the norm's path, and its own weight.
+    """
     recorded = node.metadata_props.get("pkg.torch.onnx.name_scopes")
     names = [node.name or ""]
     if recorded:
@@ -84,4 +86,6 @@ def places(node: ir.Node) -> tuple[str, ...]:
         except (SyntaxError, ValueError):
             scopes = []
         names += [str(s) for s in scopes if s]
-    return tuple(names)
+    owners = (v.name.rpartition(".")[0] for v in node.inputs if is_constant(v) and v is not None and v.name)
+    names += [owner for owner in owners if owner]
+    return tuple(dict.fromkeys(names))

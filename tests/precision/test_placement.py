@@ -281,6 +281,22 @@ def test_patterns_keep_nodes_and_modules_wide() -> None:
     assert (precisions(outcome)["h"], precisions(outcome)["y"]) == ("fp16", "int8")
 
 
+def test_a_layer_is_kept_by_the_module_that_owns_its_weight() -> None:
+    """What is left of a convolution and the batch norm behind it is recorded under the norm's path."""
+    made = graph(LINEAR, **LINEAR_WEIGHTS)
+    amax = observe(made, X32)
+    head = node(made, "y")
+    head.metadata_props["pkg.torch.onnx.name_scopes"] = "['', 'net.norm', 'batch_norm']"
+    weight = head.inputs[1]
+    assert weight is not None
+    made.graph.initializers.pop("v")
+    weight.name = "net.head.weight"
+    made.graph.initializers.add(weight)
+    _, outcome = converted(made, recipe("int8", keep=("net.head",)), amax)
+    assert reasons(outcome)["y"] == "the recipe keeps 'net.head' wide"
+    assert not outcome.warnings
+
+
 def test_what_was_not_observed_stays_wide() -> None:
     _, outcome = converted(graph(LINEAR, **LINEAR_WEIGHTS), "int8", {"x": 3.0})
     assert precisions(outcome)["h"] == "int8"

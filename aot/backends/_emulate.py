@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from aot.backends._graph import inner_graphs, load_structure, nodes
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 _MOVES = frozenset(
     {"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Expand", "Tile", "Concat"}
@@ -77,8 +77,7 @@ def _rewrite(graph: GraphProto, outer: dict[str, int], kinds: dict[int, str]) ->
     for tensor in graph.initializer:
         _widen(tensor, kinds)
     for value in (*graph.input, *graph.output):
-        if value.type.tensor_type.elem_type in kinds:
-            value.type.tensor_type.elem_type = TensorProto.FLOAT
+        widen(value)
     del graph.value_info[:]
 
     rewritten: list[NodeProto] = []
@@ -101,6 +100,14 @@ def _rewrite(graph: GraphProto, outer: dict[str, int], kinds: dict[int, str]) ->
                 rewritten += [down, up]
     del graph.node[:]
     graph.node.extend(rewritten)
+
+
+def widen(value: ValueInfoProto) -> None:
+    """Declare an FP16/BF16 value as FP32."""
+    from onnx import TensorProto
+
+    if value.type.tensor_type.elem_type in _narrow():
+        value.type.tensor_type.elem_type = TensorProto.FLOAT
 
 
 def _widen(tensor: TensorProto, kinds: dict[int, str]) -> None:

@@ -117,7 +117,7 @@ class CpuSession(Session):
                 feed[name] = array.astype(np.float32)
         try:
             got = self._session.run(self._outputs, feed)
-        except _errors() as error:
+        except errors() as error:
             raise EngineError(f"onnxruntime does not run the graph: {_said(error)}") from error
         found = dict(zip(self._outputs, got, strict=True))
         for name, dtype in self._narrow.items():
@@ -143,8 +143,8 @@ def _session(path: Path, *, optimize: bool) -> tuple[Any, dict[str, str]]:
             return _made(str(path), options), {}
         model, narrow = _emulate.emulated(path)
         return _from_memory(model, options), narrow
-    except _errors() as error:
-        _refused(path, error)
+    except errors() as error:
+        refused(path, error)
 
 
 def _from_memory(model: onnx.ModelProto, options: Any) -> Any:
@@ -174,7 +174,7 @@ def _threads() -> int:
     return min(int(asked), available) if asked.isdigit() and int(asked) > 0 else available
 
 
-def _errors() -> tuple[type[Exception], ...]:
+def errors() -> tuple[type[Exception], ...]:
     """What onnxruntime raises: its own classes, none of them under a common base of its own."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
@@ -189,7 +189,8 @@ def _said(error: Exception) -> str:
     return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
 
 
-def _refused(path: Path, error: Exception) -> NoReturn:
+def refused(path: Path, error: Exception) -> NoReturn:
+    """Raise GraphError for what onnxruntime said of a graph, at the node it names."""
     graph = _graph.load_structure(path).graph
     where = _graph.first(_graph.mentioned(graph, str(error))) if path.is_file() else None
     raise GraphError(

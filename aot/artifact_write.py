@@ -6,20 +6,23 @@ killed run leaves behind is swept by the next one, once the process whose number
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from aot.artifact import MANIFEST, FilePart, Manifest
-from aot.errors import ArtifactError
+from aot.errors import ArtifactError, UsageError
 from aot.store import Store, digest
 
 CHUNK = 1 << 20
@@ -34,8 +37,30 @@ class Contents:
     texts: Mapping[str, str]
 
 
+def check_name(output: Path) -> None:
+    """Raise UsageError for a name with -o that is neither of the two forms of an artifact."""
+    if output.suffix not in (".aot", ".tar") or not output.stem:
+        base = output.with_suffix("") if output.name else output / "model"
+        raise UsageError(
+            "an artifact is a folder NAME.aot or one file NAME.tar",
+            where=f"-o {output}",
+            fix=f"-o {base}.aot, or -o {base}.tar",
+        )
+
+
 def check_output(output: Path) -> None:
-    """Raise ArtifactError where writing to `output` would overwrite something that is not an artifact."""
+    """Raise ArtifactError where `output` cannot be written, or is something else than an artifact.
+
+    Folders above it that are missing are made by `write`, and are not made here.
+    """
+    folder = output.absolute().parent
+    try:
+        while not folder.exists():
+            folder = folder.parent
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise unwritable(output, error) from error
     if output.suffix == ".tar":
         if output.is_dir():
             raise ArtifactError("the output is a folder, and its name says .tar", where=str(output))
@@ -57,21 +82,34 @@ def check_output(output: Path) -> None:
 
 def is_current(output: Path, identity: str) -> bool:
     """Whether `output` already holds exactly that artifact: same identity, every file there with its size."""
+    data, sizes = _stored(output)
+    try:
+        return data["identity"] == identity and all(sizes.get(n) == f["bytes"] for n, f in data["files"].items())
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
+def is_accepted(output: Path) -> bool:
+    """Whether `output` holds an artifact that kept its accuracy budget."""
+    data, _ = _stored(output)
+    return isinstance(data, dict) and data.get("accepted") is True
+
+
+def _stored(output: Path) -> tuple[Any, Mapping[str, int]]:
+    """The manifest that lies in `output` and the size of every file; (None, {}) where that cannot be read."""
     try:
         if output.suffix == ".tar":
             with tarfile.open(output, "r:") as tar:
                 first = tar.next()
                 stored = tar.extractfile(first) if first is not None and first.name == MANIFEST else None
                 if stored is None:
-                    return False
-                data = json.load(stored)
-                sizes = {member.name: member.size for member in tar}
-        else:
-            data = json.loads((output / MANIFEST).read_bytes())
-            sizes = {name: (output / name).stat().st_size for name in data["files"]}
-        return data["identity"] == identity and all(sizes.get(n) == f["bytes"] for n, f in data["files"].items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, tarfile.TarError):
-        return False
+                    return None, {}
+                return json.load(stored), {member.name: member.size for member in tar}
+        found = (path for path in output.rglob("*") if path.is_file())
+        sizes = {path.relative_to(output).as_posix(): path.stat().st_size for path in found}
+        return json.loads((output / MANIFEST).read_bytes()), sizes
+    except (OSError, ValueError, tarfile.TarError):
+        return None, {}
 
 
 def write(output: Path, contents: Contents, store: Store) -> None:
@@ -92,11 +130,18 @@ def write(output: Path, contents: Contents, store: Store) -> None:
             else:
                 _swap(new, output)
     except OSError as error:
-        raise ArtifactError(
-            f"the artifact cannot be written: {error.strerror or error}",
-            where=str(error.filename or output),
-            fix="free some space or give another place with -o; every finished stage is kept in the store",
-        ) from error
+        raise unwritable(output, error) from error
+
+
+def unwritable(output: Path, error: OSError) -> ArtifactError:
+    """The error for an output that the disk refuses; space is spoken of only where space is what lacks."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    place = f"give another place with -o, in a folder where you may write{'' if full else ', e.g. -o ' + output.name}"
+    return ArtifactError(
+        f"the artifact cannot be written: {error.strerror or error}",
+        where=str(output),
+        fix=f"free some space or {place}; finished stages are kept in the store" if full else place,
+    )
 
 
 def _fill(folder: Path, contents: Contents) -> None:

@@ -256,3 +256,48 @@ def test_an_artifact_moved_aside_by_a_killed_run_goes_back(shop: Workshop, tmp_p
     os.rename(output, tmp_path / f".tiny.aot.{DEAD}-1.old")
     artifact_write.sweep(output)
     assert artifact.load(str(output)).spec == SPEC
+
+
+@pytest.mark.parametrize("name", ["tiny.aot", "tiny.tar"])
+def test_a_rejected_build_does_not_replace_an_accepted_artifact(shop: Workshop, tmp_path: Path, name: str) -> None:
+    output = tmp_path / name
+    assert build(shop, output).accepted
+    accepted = artifact.load(str(output)).final.key
+    result = build(shop, output, weight=-WEIGHT)
+    assert not result.accepted
+    assert result.artifact == tmp_path / name.replace("tiny", "tiny.rejected")
+    assert result.summary["artifact"] == str(result.artifact)
+    assert any(str(output) in warning and str(result.artifact) in warning for warning in result.summary["warnings"])
+    assert artifact.load(str(output)).final.key == accepted
+    assert artifact.load(str(result.artifact)).final.key != accepted
+    assert build(shop, output, weight=-WEIGHT).summary["stages"][-1]["cached"]
+
+
+def test_a_rejected_build_replaces_a_rejected_artifact(shop: Workshop, tmp_path: Path) -> None:
+    output = tmp_path / "tiny.aot"
+    build(shop, output, weight=-WEIGHT)
+    assert build(shop, output, weight=WEIGHT[::-1].copy()).artifact == output
+
+
+@pytest.mark.parametrize("name", ["x.zip", "foo", ".aot", "a.aot.bak"])
+def test_another_suffix_is_refused_with_the_two_forms(name: str) -> None:
+    with pytest.raises(UsageError, match=r"NAME\.aot or one file NAME\.tar"):
+        artifact_write.check_name(Path(name))
+
+
+@pytest.mark.parametrize("name", ["/proc/x.aot", "/proc/deep/er/x.tar", "file/x.aot"])
+def test_a_place_that_cannot_be_written_is_found_before_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match="cannot be written") as caught:
+        artifact_write.check_output(Path(name))
+    assert caught.value.where == name
+    assert "space" not in str(caught.value.fix)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_checking_an_output_makes_nothing(tmp_path: Path) -> None:
+    artifact_write.check_output(tmp_path / "new" / "x.aot")
+    assert list(tmp_path.iterdir()) == []

@@ -63,7 +63,7 @@ def command(
     """
     from pathlib import Path
 
-    from aot.artifact_write import check_output
+    from aot.artifact_write import check_name, check_output
     from aot.config import Request, parse
     from aot.pipeline import build
     from aot.store import Store
@@ -84,6 +84,7 @@ def command(
     }
     request = parse(Request, given, "the command line")
     if request.output is not None:
+        check_name(request.output)
         check_output(request.output)
     store = Store()
     with reporter() as progress, in_use(store):

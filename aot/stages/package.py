@@ -20,7 +20,7 @@ from aot.artifact import (
     RecordPart,
     Records,
 )
-from aot.artifact_write import Contents, is_current, write
+from aot.artifact_write import Contents, is_accepted, is_current, write
 from aot.records import Engine, Record, Report
 from aot.run import Run, StageTime
 from aot.stages.verify import rejudge
@@ -50,7 +50,8 @@ def package(
 ) -> Result:
     """Write the artifact (`NAME.aot` in the current folder by default) unless it is there already, unchanged.
 
-    Raises ArtifactError where the output is something else than an artifact or the disk refuses.
+    A build that misses its budget does not replace an artifact that kept its own: it is written beside it, as
+    `NAME.rejected.aot`. Raises ArtifactError where the output is something else than an artifact or the disk refuses.
     """
     started = time.perf_counter()
     run.progress.stage("package")
@@ -61,6 +62,11 @@ def package(
         reasons += [f"engine {engine.target}: {reason}" for reason in rejudge(report.facts, plan.budget)]
 
     identity = _identity(prepared, plan, built)
+    notices = []
+    if reasons and is_accepted(target):
+        kept, target = target, target.with_name(f"{target.stem}.rejected{target.suffix}")
+        notices.append(f"{kept} is an accepted artifact and was kept; this build misses its budget and is in {target}")
+        run.progress.warn(notices[0])
     current = is_current(target, identity)
     times = [*run.times]
     summary = summarize(prepared, plan, built, reasons, times)
@@ -70,6 +76,7 @@ def package(
     seconds = time.perf_counter() - started
     run.times.append(StageTime("package", seconds, current))
     run.progress.finished("package", seconds, current, str(target))
+    summary["warnings"] += notices
     summary["stages"] = [asdict(stage) for stage in run.times]
     return Result(target, not reasons, {"artifact": str(target), **summary})
 

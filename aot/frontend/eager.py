@@ -23,10 +23,12 @@ class Eager:
     def __init__(self, module: torch.nn.Module, spec: ModelSpec) -> None:
         self._module = module
         self._spec = spec
+        self.owner = type(module).__name__
 
     def __call__(self, inputs: Mapping[str, Any]) -> Arrays:
         """Raises ExportError where the model cannot run on such inputs, at the user's line."""
-        return {name: batches.array(value) for name, value in named_outputs(self._forward(inputs), self._spec).items()}
+        found = named_outputs(self._forward(inputs), self._spec, self.owner)
+        return {name: batches.array(value) for name, value in found.items()}
 
     def flops(self, inputs: Mapping[str, Any]) -> float:
         """Floating-point operations of one forward pass, as torch counts them (matrix products and convolutions)."""
@@ -59,6 +61,7 @@ class EagerProgram(Eager):
 
     def __init__(self, program: torch.export.ExportedProgram, spec: ModelSpec) -> None:
         super().__init__(program.module(), spec)
+        self.owner = "the saved program"
         self._structure = program.call_spec.in_spec
 
     def _call(self, given: Mapping[str, torch.Tensor]) -> Any:
@@ -75,36 +78,61 @@ def tensor(values: Any) -> torch.Tensor:
     return torch.from_numpy(values.copy())
 
 
-def named_outputs(result: Any, spec: ModelSpec) -> dict[str, torch.Tensor]:
-    """The tensors of what `forward` returned, by name; None is left out.
+def named_outputs(result: Any, spec: ModelSpec, owner: str = "the model") -> dict[str, torch.Tensor]:
+    """The tensors of what `forward` returned, by name; None is left out. `owner` is the class, for messages.
 
-    Raises ExportError for a leaf that is not a tensor, DeclarationError where outputs= does not fit.
+    Raises ExportError where there is no tensor or a leaf is none, DeclarationError where outputs= does not fit.
     """
     leaves = [(path, leaf) for path, leaf in pytree.tree_flatten_with_path(result)[0] if leaf is not None]
-    names = output_names([path for path, _ in leaves], spec)
-    for name, (_, leaf) in zip(names, leaves, strict=True):
-        if not isinstance(leaf, torch.Tensor):
-            raise ExportError(
-                f"output '{name}' is a {type(leaf).__name__}, not a tensor",
-                where=f"forward of '{spec.name}'",
-                fix="return tensors only: alone, in a tuple or list, or in a dict",
-            )
+    refuse_other_than_tensors([leaf for _, leaf in leaves], owner)
+    names = output_names([path for path, _ in leaves], spec, by_position=isinstance(result, (tuple, list)))
     return {name: leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
 
 
-def output_names(paths: Sequence[Any], spec: ModelSpec) -> list[str]:
-    """Names for output leaves: the declared ones; else the keys that lead to them; else `output_0`, ...
+def refuse_other_than_tensors(leaves: Sequence[object], owner: str) -> None:
+    """Raise ExportError unless all that `forward` of the class `owner` returned is tensors, and at least one."""
+    wrong = next((leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)), None)
+    if leaves and wrong is None:
+        return
+    said = "None" if wrong is None else f"a {type(wrong).__name__} ({wrong!r:.40})"
+    among = " among its outputs" if len(leaves) > 1 else ""
+    raise ExportError(
+        f"forward of {owner} returns {said}{among}, not a tensor",
+        where=f"forward of {owner}",
+        fix="return tensors only: alone, in a tuple or list, or in a dict",
+    )
 
-    A name that two outputs would share, or that an input has, gets a number.
+
+def output_names(paths: Sequence[Any], spec: ModelSpec, *, by_position: bool = False) -> list[str]:
+    """Names for output leaves, in the order of the leaves.
+
+    Where nothing is declared, they are the keys that lead to the leaves, else `output_0`, ...; a name that two
+    outputs would share, or that an input has, gets a number. Declared names that are those keys, in whatever
+    order, go to the leaves of that key. Other names are given in order, but only where the outputs have one:
+    alone, in a tuple or list (`by_position`).
+
+    Raises DeclarationError for another number of outputs, or for names that are not the keys of a dict,
+    dataclass or the like.
     """
-    if spec.outputs:
-        if len(spec.outputs) != len(paths):
-            raise DeclarationError(
-                f"outputs= names {len(spec.outputs)} outputs, the model returns {len(paths)}",
-                where=f"model '{spec.name}'",
-                fix=f"name all {len(paths)}, in order",
-            )
-        return list(spec.outputs)
+    keys = _keys(paths, spec)
+    if not spec.outputs or set(spec.outputs) == set(keys):
+        return keys
+    if any(paths) and not by_position:
+        raise DeclarationError(
+            f"outputs= names {', '.join(spec.outputs)}, and forward returns the keys {', '.join(keys)}",
+            where=f"model '{spec.name}'",
+            fix=f"outputs={keys!r}, in any order",
+        )
+    if len(spec.outputs) != len(paths):
+        raise DeclarationError(
+            f"outputs= names {len(spec.outputs)} outputs, the model returns {len(paths)}",
+            where=f"model '{spec.name}'",
+            fix=f"name all {len(paths)}, in order",
+        )
+    return list(spec.outputs)
+
+
+def _keys(paths: Sequence[Any], spec: ModelSpec) -> list[str]:
     names: list[str] = []
     for index, path in enumerate(paths):
         keys = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path]

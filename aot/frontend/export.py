@@ -20,7 +20,7 @@ from aot.batches import generated
 from aot.declaration import Dim, ModelSpec
 from aot.errors import ExportError
 from aot.frontend import constraints, names
-from aot.frontend.eager import output_names, tensor
+from aot.frontend.eager import output_names, refuse_other_than_tensors, tensor
 from aot.frontend.sdpa import TRANSLATION
 from aot.records import MODEL
 
@@ -31,19 +31,15 @@ def write_module(module: torch.nn.Module, spec: ModelSpec, folder: Path) -> Mapp
     """Export a module to `folder/model.onnx`. Raises ExportError for whatever would not be the promised model."""
     _check_inputs(module, spec)
     _check_weights(module)
-    return write_program(_captured(module, spec), spec, folder)
+    return write_program(_captured(module, spec), spec, folder, type(module).__name__)
 
 
-def write_program(program: torch.export.ExportedProgram, spec: ModelSpec, folder: Path) -> Mapping[str, Any]:
-    """Translate an exported program. Returns {nodes, opset, outputs}."""
+def write_program(
+    program: torch.export.ExportedProgram, spec: ModelSpec, folder: Path, owner: str = "the saved program"
+) -> Mapping[str, Any]:
+    """Translate an exported program; `owner` is whose forward it was, for messages. Returns {nodes, opset, outputs}."""
     _check_program(program, spec)
-    leaves = pytree.tree_unflatten(range(program.call_spec.out_spec.num_leaves), program.call_spec.out_spec)
-    kept = [
-        path
-        for path, index in pytree.tree_flatten_with_path(leaves)[0]
-        if program.graph_signature.user_outputs[index] is not None
-    ]
-    outputs = output_names(kept, spec)
+    outputs = _outputs(program, spec, owner)
     model = _translated(program)
     graph = model.graph
     names.name_dims(graph, spec, _refuse_fixed)
@@ -51,6 +47,38 @@ def write_program(program: torch.export.ExportedProgram, spec: ModelSpec, folder
     graph.name = spec.name
     ir.save(model, folder / MODEL, external_data=f"{MODEL}.data")
     return {"nodes": len(graph), "opset": model.opset_imports[""], "outputs": outputs}
+
+
+def _outputs(program: torch.export.ExportedProgram, spec: ModelSpec, owner: str) -> list[str]:
+    """The names of the outputs. Raises ExportError for one that is no tensor, or where all of them are constants."""
+    structure = program.call_spec.out_spec
+    returned = pytree.tree_unflatten(range(structure.num_leaves), structure)
+    found = list(program.graph.output_node().args[0])[-structure.num_leaves :]
+    values = [leaf.meta.get("val") if isinstance(leaf, torch.fx.Node) else leaf for leaf in found]
+    kept = [(path, index) for path, index in pytree.tree_flatten_with_path(returned)[0] if values[index] is not None]
+    refuse_other_than_tensors([values[index] for _, index in kept], owner)
+    names = output_names([path for path, _ in kept], spec, by_position=isinstance(returned, (tuple, list)))
+    inputs = {str(name) for name in program.graph_signature.user_inputs}
+    if not any(_reaches(found[index], inputs) for _, index in kept):
+        raise ExportError(
+            "the model's output does not depend on any input",
+            where=f"forward of {owner}",
+            fix="return what is computed from the inputs; a constant needs no engine",
+        )
+    return names
+
+
+def _reaches(node: torch.fx.Node, inputs: set[str]) -> bool:
+    """Whether a node is computed from an input, its shape included."""
+    seen, left = {node}, [node]
+    while left:
+        one = left.pop()
+        if one.op == "placeholder" and one.name in inputs:
+            return True
+        new = [before for before in one.all_input_nodes if before not in seen]
+        seen.update(new)
+        left += new
+    return False
 
 
 def _check_inputs(module: torch.nn.Module, spec: ModelSpec) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -14,9 +15,10 @@ import torch
 from torch import nn
 
 from aot.declaration import Dim, Input, ModelSpec
-from aot.errors import DeclarationError, ExportError
+from aot.errors import AotError, DeclarationError, ExportError
 from aot.frontend.eager import Eager, tensor
 from aot.frontend.export import write_module
+from aot.stages.surgery import rewrite
 
 BATCH = Dim("batch", min=1, opt=4, max=8)
 SEQ = Dim("seq", min=2, opt=6, max=16)
@@ -247,3 +249,99 @@ def test_bfloat16_passes_through_the_reference_unchanged() -> None:
     assert made["output_0"].dtype == ml_dtypes.bfloat16
     np.testing.assert_array_equal(made["output_0"], values)
     assert tensor(values).dtype == torch.bfloat16
+
+
+class Returning(nn.Module):
+    """Returns what a function makes of its input."""
+
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+class TestOutputs:
+    """What forward may return, and which name goes to which output."""
+
+    DECLARED: ClassVar = {"x": Input([BATCH, 3])}
+
+    def values(self, function: Callable[[torch.Tensor], Any], names: tuple[str, ...], folder: Path) -> dict[str, Any]:
+        """What onnxruntime gives for x = 1, after a comparison with eager."""
+        declared = spec(self.DECLARED, names)
+        exported(Returning(function), declared, folder)
+        case = {"x": np.ones((2, 3), np.float32)}
+        check(Returning(function), declared, folder, case)
+        session = onnxruntime.InferenceSession(folder / "model.onnx")
+        made = [value.name for value in session.get_outputs()]
+        return {name: float(value.flat[0]) for name, value in zip(made, session.run(None, case), strict=True)}
+
+    def refused(self, kind: type[AotError], function: Any, names: tuple[str, ...], folder: Path) -> str:
+        with pytest.raises(kind) as caught:
+            write_module(Returning(function), spec(self.DECLARED, names), folder)
+        with pytest.raises(kind):
+            Eager(Returning(function), spec(self.DECLARED, names))({"x": np.ones((2, 3), np.float32)})
+        return str(caught.value)
+
+    def test_keys_are_matched_by_name_whatever_their_order(self, tmp_path: Path) -> None:
+        found = self.values(lambda x: {"score": x * 2, "hidden": x * 3}, ("hidden", "score"), tmp_path)
+        assert found == {"score": 2.0, "hidden": 3.0}
+
+    def test_fields_of_a_dataclass_are_matched_by_name(self, tmp_path: Path) -> None:
+        found = self.values(lambda x: Pair(x * 2, x * 3), ("second", "first"), tmp_path)
+        assert found == {"first": 2.0, "second": 3.0}
+
+    @pytest.mark.parametrize("names", [("y",), ("y", "hidden"), ("hidden",)])
+    def test_names_that_are_not_the_keys(self, names: tuple[str, ...], tmp_path: Path) -> None:
+        said = self.refused(DeclarationError, lambda x: {"score": x * 2, "hidden": x * 3}, names, tmp_path)
+        assert f"outputs= names {', '.join(names)}, and forward returns the keys score, hidden" in said
+
+    def test_a_tuple_is_named_in_order(self, tmp_path: Path) -> None:
+        assert self.values(lambda x: (x * 2, x * 3), ("b", "a"), tmp_path) == {"b": 2.0, "a": 3.0}
+
+    def test_one_value_returned_twice(self, tmp_path: Path) -> None:
+        def twice(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = x * 2
+            return y, y
+
+        assert self.values(twice, ("a", "b"), tmp_path) == {"a": 2.0, "b": 2.0}
+
+    @pytest.mark.parametrize("narrow", [False, True])
+    def test_an_input_and_a_constant_stay_outputs_through_surgery(self, narrow: bool, tmp_path: Path) -> None:
+        exported(Returning(lambda x: (x, torch.ones(3), x)), spec(self.DECLARED, ("a", "b", "c")), tmp_path)
+        (tmp_path / "graph").mkdir()
+        rewrite(tmp_path / "model.onnx", tmp_path / "graph", narrow=narrow)
+        session = onnxruntime.InferenceSession(tmp_path / "graph" / "model.onnx")
+        given = floats(2, 3)
+        a, b, c = session.run(["a", "b", "c"], {"x": given})
+        np.testing.assert_array_equal(a, given)
+        np.testing.assert_array_equal(b, np.ones(3))
+        np.testing.assert_array_equal(c, given)
+
+    def test_the_input_alone(self, tmp_path: Path) -> None:
+        assert self.values(lambda x: x, ("y",), tmp_path) == {"y": 1.0}
+
+    def test_a_constant_alone(self, tmp_path: Path) -> None:
+        with pytest.raises(ExportError, match="does not depend on any input"):
+            write_module(Returning(lambda x: torch.ones(3)), spec(self.DECLARED, ("y",)), tmp_path)
+
+    @pytest.mark.parametrize(
+        ("returned", "said"),
+        [(3.0, "a float (3.0)"), (None, "None"), ("text", "a str ('text')"), ((torch.ones(2), 3), "a int (3)")],
+    )
+    def test_what_is_not_a_tensor(self, returned: Any, said: str, tmp_path: Path) -> None:
+        message = self.refused(ExportError, lambda x: returned, ("y",), tmp_path)
+        assert f"forward of Returning returns {said}" in message
+        assert "return tensors only" in message
+
+
+@dataclass
+class Pair:
+    """Two outputs with names."""
+
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+torch.export.register_dataclass(Pair)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from aot.errors import AotError, ProfileError, UsageError, unknown
+from aot.errors import ProfileError, UsageError
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
+Quantizable = Literal["MatMul", "Gemm", "Conv", "ConvTranspose"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8", "fp8")
 
 
@@ -27,10 +28,10 @@ class Budget(Settings):
     metric: the largest drop of the model's own score, in the score's units.
     """
 
-    cosine: float | None = None
-    relative_l2: float | None = None
-    max_abs: float | None = None
-    metric: float | None = None
+    cosine: float | None = Field(default=None, ge=-1, le=1)
+    relative_l2: float | None = Field(default=None, ge=0)
+    max_abs: float | None = Field(default=None, ge=0)
+    metric: float | None = Field(default=None, ge=0)
 
 
 class Placement(Settings):
@@ -41,11 +42,11 @@ class Placement(Settings):
     fewer input or output channels stay wide. keep: node names or module paths (fnmatch) that stay wide.
     """
 
-    ops: tuple[str, ...] = ("MatMul", "Gemm", "Conv")
+    ops: tuple[Quantizable, ...] = ("MatMul", "Gemm", "Conv")
     residual: bool = False
     attention: bool = False
     depthwise: bool = True
-    min_channels: int = 16
+    min_channels: int = Field(default=16, ge=0)
     keep: tuple[str, ...] = ()
 
 
@@ -86,8 +87,8 @@ class Verify(Settings):
     its maximum at a time where one forward pass would cost more floating-point operations than this.
     """
 
-    sizes: tuple[dict[str, int], ...] = ()
-    flop_limit: float = 4e11
+    sizes: tuple[dict[str, Annotated[int, Field(ge=0)]], ...] = ()
+    flop_limit: float = Field(default=4e11, gt=0)
 
 
 class ProfileFile(Settings):
@@ -127,12 +128,37 @@ def load(kind: type[S], path: Path) -> S:
     """Read a YAML file into settings. Raises UsageError that names the file, the key and the nearest known key."""
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """Refuses a key that is given twice, of which YAML would silently take the last."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            seen: dict[str, int] = {}
+            for key, _ in node.value:
+                line = key.start_mark.line + 1
+                if key.value in seen and isinstance(key.value, str):
+                    raise UsageError(
+                        f"the key '{key.value}' is given twice, in lines {seen[key.value]} and {line}",
+                        where=f"{path}:{line}",
+                        fix="remove one of the two",
+                    )
+                if isinstance(key.value, str):
+                    seen[key.value] = line
+            return super().construct_mapping(node, deep)
+
     try:
-        data = yaml.safe_load(path.read_text()) or {}
+        data = yaml.load(path.read_text(), Loader) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError("cannot read the settings", where=f"{path}: {' '.join(str(error).split())}") from error
+        raise UsageError(
+            "cannot read the settings",
+            where=f"{path}: {' '.join(str(error).split())}",
+            fix="a settings file is YAML: one 'key: value' a line",
+        ) from error
     if not isinstance(data, dict):
-        raise UsageError(f"expected a mapping of settings, found {type(data).__name__}", where=str(path))
+        raise UsageError(
+            f"expected a mapping of settings, found {type(data).__name__}",
+            where=str(path),
+            fix="write one 'key: value' a line",
+        )
     return parse(kind, data, str(path))
 
 
@@ -141,21 +167,9 @@ def parse(kind: type[S], data: dict[str, Any], where: str) -> S:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise _refused(kind, error, where) from error
+        from aot.refusals import refused
 
-
-def _refused(kind: type[Settings], error: ValidationError, where: str) -> AotError:
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        owner: Any = kind
-        for part in first["loc"][:-1]:
-            owner = getattr(owner, "model_fields", {}).get(part)
-            owner = getattr(owner, "annotation", None)
-        known = getattr(owner, "model_fields", None) or kind.model_fields
-        refusal = unknown("setting", str(first["loc"][-1]), known)
-        return UsageError(refusal.what, where=f"{where}: {place}", fix=refusal.fix)
-    return UsageError(f"{place}: {first['msg']}, got {first['input']!r}", where=where)
+        raise refused(kind, error, where) from error
 
 
 def merged(*budgets: Budget) -> Budget:

@@ -124,7 +124,9 @@ def choose(request: Request, project: Path) -> Choices:
 
 
 def decide(request: Request, choices: Choices, spec: ModelSpec) -> Plan:
-    """Settle the rest, which the model's Dims have a say in. Raises ProfileError."""
+    """Settle the rest, which the model has a say in. Raises ProfileError, or UsageError for a limit on a metric it lacks."""
+    budget = merged(choices.recipe.budget, choices.file.budget, request.budget)
+    _check_metric(budget, spec, "add @MODEL.metric to the model, or leave the limit away")
     return Plan(
         precision=choices.precision,
         recipe=choices.recipe,
@@ -132,7 +134,7 @@ def decide(request: Request, choices: Choices, spec: ModelSpec) -> Plan:
         backend=choices.backend,
         targets=choices.targets,
         engine=choices.file.engine,
-        budget=merged(choices.recipe.budget, choices.file.budget, request.budget),
+        budget=budget,
         verify=choices.file.verify,
         project=choices.project,
     )
@@ -159,6 +161,8 @@ def decide_finish(request: Request, prepared: Prepared) -> Plan:
     given = request.profile != Request.model_fields["profile"].default
     path = content.find("profiles", request.profile, project)
     file = load(ProfileFile, path)
+    budget = merged(plan.budget, file.budget if given else Budget(), request.budget)
+    _check_metric(budget, prepared.spec, "leave the limit away, or build from a model that has @MODEL.metric")
     profiles = _profiles(file, prepared.spec, path) if given else plan.profiles
     if request.dims:
         profiles = tuple(resolve(prepared.spec, {**profile, **request.dims}, "--dim") for profile in profiles)
@@ -179,7 +183,7 @@ def decide_finish(request: Request, prepared: Prepared) -> Plan:
         backend=backend,
         targets=targets,
         engine=file.engine if given else plan.engine,
-        budget=merged(plan.budget, file.budget if given else Budget(), request.budget),
+        budget=budget,
         verify=file.verify if given else plan.verify,
         project=project,
     )
@@ -233,6 +237,15 @@ def _profiles(file: ProfileFile, spec: ModelSpec, path: Path) -> tuple[Profile, 
     """One profile from the Dims where the file gives none; else the file's, each completed from the Dims."""
     given = file.profiles or ({},)
     return tuple(resolve(spec, profile, f"{path}: profile {number}") for number, profile in enumerate(given, 1))
+
+
+def _check_metric(budget: Budget, spec: ModelSpec, fix: str) -> None:
+    if budget.metric is not None and not spec.has_metric:
+        raise UsageError(
+            f"the budget limits the metric, and model '{spec.name}' declares none",
+            where=f"budget metric={budget.metric:g}",
+            fix=fix.replace("MODEL", spec.name),
+        )
 
 
 def _builds(request: Request) -> bool:

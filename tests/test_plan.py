@@ -309,3 +309,13 @@ def test_a_damaged_plan_is_an_artifact_error(on: Any, tmp_path: Path, change: di
     on(CPU_ONLY)
     with pytest.raises(ArtifactError, match="plan cannot be read"):
         Plan.from_json({**plan(tmp_path).to_json(), **change})
+
+
+def test_a_limit_on_a_metric_needs_a_metric(on: Any, finish: Any, tmp_path: Path) -> None:
+    on(CPU_ONLY)
+    for make in (plan, lambda _, **asked: finish(until="graph", **asked)):
+        with pytest.raises(UsageError, match="model 'm' declares none"):
+            make(tmp_path, budget=Budget(metric=0.1))
+    request = Request(model="model.py", budget=Budget(metric=0.1))
+    scored = decide(request, choose(request, tmp_path), replace(SPEC, has_metric=True))
+    assert scored.budget.metric == 0.1

@@ -38,8 +38,8 @@ def precisions() -> Iterable[str]:
 
 
 def budget(values: Iterable[str]) -> dict[str, float]:
-    """`--budget KEY=VALUE`, repeated. Raises UsageError for an unknown key or a value that is no number."""
-    from aot.config import Budget
+    """`--budget KEY=VALUE`, repeated. Raises UsageError for an unknown key or an impossible value."""
+    from aot.config import Budget, parse
 
     limits: dict[str, float] = {}
     for text in values:
@@ -54,6 +54,7 @@ def budget(values: Iterable[str]) -> dict[str, float]:
             raise UsageError(f"--budget {key}: '{value}' is not a number", fix=f"e.g. --budget {key}=0.99") from None
         if limits[key] != limits[key]:
             raise UsageError(f"--budget {key}: NaN is no limit", fix="leave the option out for no limit")
+    parse(Budget, limits, "--budget")
     return limits
 
 

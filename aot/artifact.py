@@ -33,6 +33,8 @@ from aot.store import Entry, Store
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
+GIVE = "give the folder or the .tar that `aot build` wrote"
+COPY = "copy the artifact again, or build it again"
 REBUILD = "build it again: aot build MODEL"
 
 
@@ -140,9 +142,12 @@ def load(name: str) -> Prepared:
 def prepared_of(folder: Path, manifest: Manifest, shown: str) -> Prepared:
     """The records of an artifact folder whose manifest was read. Raises ArtifactError for one that lacks a record."""
     try:
+        spec, plan = ModelSpec.from_json(manifest.spec), Plan.from_json(manifest.plan)
+        if any(set(profile) != set(spec.dims) for profile in plan.profiles):
+            raise ValueError(f"a profile does not range over the Dims {', '.join(spec.dims)}")
         return Prepared(
-            spec=ModelSpec.from_json(manifest.spec),
-            plan=Plan.from_json(manifest.plan),
+            spec=spec,
+            plan=plan,
             exported_nodes=manifest.exported_nodes,
             final=_record(QuantizedGraph, manifest.records.graph, folder / "graph"),
             ranges=_record(Ranges, manifest.records.ranges, folder / "ranges"),
@@ -154,7 +159,7 @@ def prepared_of(folder: Path, manifest: Manifest, shown: str) -> Prepared:
             ),
             history=tuple(manifest.history),
         )
-    except (KeyError, TypeError, ValueError, AotError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, AotError) as error:
         raise ArtifactError(
             f"the manifest does not describe a model: {' '.join(str(error).split())}",
             where=f"{shown}/{MANIFEST}",
@@ -176,9 +181,9 @@ def read_manifest(folder: Path, shown: str | None = None) -> Manifest:
     try:
         data = json.loads((folder / MANIFEST).read_bytes())
     except FileNotFoundError:
-        raise ArtifactError("not an artifact: it has no manifest.json", where=str(shown or folder)) from None
+        raise ArtifactError("not an artifact: it has no manifest.json", where=str(shown or folder), fix=GIVE) from None
     except OSError as error:
-        raise ArtifactError(f"the manifest cannot be read: {error.strerror}", where=where) from error
+        raise ArtifactError(f"the manifest cannot be read: {error.strerror}", where=where, fix=COPY) from error
     except ValueError as error:
         raise ArtifactError(f"the manifest is not JSON: {error}", where=where, fix=REBUILD) from error
     version = data.get("schema_version") if isinstance(data, dict) else None
@@ -190,15 +195,22 @@ def read_manifest(folder: Path, shown: str | None = None) -> Manifest:
             where=where,
             fix="upgrade aot, or build the artifact again with this version",
         )
+    from aot.artifact_check import check_inner
+
     try:
         manifest = Manifest.model_validate(data)
+        check_inner(data)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise ArtifactError(f"the manifest is damaged: {place}: {first['msg']}", where=where, fix=REBUILD) from error
+    for target, file in ((part.engine.facts["target"], part.engine.facts["file"]) for part in manifest.engines):
+        for name in (f"engines/{file}", f"engines/{target}.json"):
+            if name not in manifest.files:
+                raise ArtifactError(f"the manifest is damaged: it does not list {name}", where=where, fix=REBUILD)
     for name in [*manifest.files, *(f"engines/{part.engine.facts.get('file')}" for part in manifest.engines)]:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name or not name:
-            raise ArtifactError(f"the manifest names a path outside the artifact: {name}", where=where)
+            raise ArtifactError(f"the manifest names a path outside the artifact: {name}", where=where, fix=REBUILD)
     return manifest
 
 
@@ -208,7 +220,7 @@ def check_files(folder: Path, manifest: Manifest, shown: str | None = None) -> N
     root = folder.resolve()
     for name, expected in manifest.files.items():
         path = folder / name
-        fix = "copy the artifact again, or build it again"
+        fix = COPY
         if not path.resolve().is_relative_to(root):
             raise ArtifactError("a file of the artifact is a link that leaves it", where=f"{base}/{name}", fix=fix)
         try:
@@ -244,7 +256,7 @@ def unpacked(name: str) -> Path:
     if path.is_dir():
         return path
     if not path.is_file():
-        raise UsageError(f"no such artifact: {name}", fix="give the folder or the .tar that `aot build` wrote")
+        raise UsageError(f"no such artifact: {name}", fix=GIVE)
 
     def extract(folder: Path) -> Mapping[str, Any]:
         try:
@@ -253,11 +265,11 @@ def unpacked(name: str) -> Path:
         except tarfile.TarError as error:
             raise ArtifactError(f"not a readable tar: {error}", where=name, fix="copy it again") from error
         if not (folder / MANIFEST).is_file():
-            raise ArtifactError("not an artifact: it has no manifest.json", where=name)
+            raise ArtifactError("not an artifact: it has no manifest.json", where=name, fix=GIVE)
         return {"from": path.name}
 
     try:
         key = sha256(path)
     except OSError as error:
-        raise ArtifactError(f"the artifact cannot be read: {error.strerror}", where=name) from error
+        raise ArtifactError(f"the artifact cannot be read: {error.strerror}", where=name, fix=COPY) from error
     return Store().fetch("unpacked", key, extract).path

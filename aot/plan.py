@@ -124,7 +124,10 @@ def choose(request: Request, project: Path) -> Choices:
 
 
 def decide(request: Request, choices: Choices, spec: ModelSpec) -> Plan:
-    """Settle the rest, which the model has a say in. Raises ProfileError, or UsageError for a limit on a metric it lacks."""
+    """Settle the rest, which the model has a say in.
+
+    Raises ProfileError, and UsageError for a limit on a metric that the model does not have.
+    """
     budget = merged(choices.recipe.budget, choices.file.budget, request.budget)
     _check_metric(budget, spec, "add @MODEL.metric to the model, or leave the limit away")
     return Plan(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -10,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot import artifact, backend, batches, toolchain
-from aot.declaration import ModelSpec
+from aot.declaration import Dim, ModelSpec
 from aot.errors import CalibrationError, TargetError, UsageError, unknown
 
 if TYPE_CHECKING:
+    import onnx
+
     from aot.arrays import Arrays
     from aot.artifact import Prepared
     from aot.profile import Triple
@@ -21,17 +25,27 @@ if TYPE_CHECKING:
     from aot.source import Runner
 
 GRAPH = "cpu"
+Taken = tuple[str, Sequence[int | str]]  # dtype, shape; a dynamic dimension is its name
 
 
 @dataclass(frozen=True)
 class Runnable:
-    """One side of a comparison. label: what it is, for people. prepared: what travelled along, for an artifact."""
+    """One side of a comparison. label: what it is, for people. prepared: what travelled along, for an artifact.
+
+    given: what an ONNX file takes, whose spec may be borrowed from the other side.
+    """
 
     name: str
     label: str
     spec: ModelSpec
     open: Callable[[], AbstractContextManager[Runner]]
     prepared: Prepared | None = None
+    given: Mapping[str, Taken] | None = None
+
+    @property
+    def takes(self) -> Mapping[str, Taken]:
+        """What it takes, by name."""
+        return taken(self.spec) if self.given is None else self.given
 
 
 def open_two(first: str, second: str, dims: Mapping[str, Triple], run: Run) -> tuple[Runnable, Runnable]:
@@ -46,7 +60,68 @@ def open_two(first: str, second: str, dims: Mapping[str, Triple], run: Run) -> t
         if name not in opened:
             opened[name] = _of_onnx(name, spec, dims, run)
             spec = opened[name].spec
+    check_inputs(opened[first], opened[second])
     return opened[first], opened[second]
+
+
+def check_inputs(first: Runnable, second: Runnable) -> None:
+    """Raise UsageError, naming what either side lacks, unless both take inputs of the same names, dtypes and ranks."""
+    one, two = first.takes, second.takes
+    where = f"A is {first.name}, B is {second.name}"
+    lacks = [(side, [n for n in other if n not in own]) for side, own, other in (("A", one, two), ("B", two, one))]
+    if any(names for _, names in lacks):
+        missing = ", ".join(f"{side} lacks {' and '.join(names)}" for side, names in lacks if names)
+        raise UsageError(
+            f"the two take different inputs: A takes {', '.join(one)}; B takes {', '.join(two)}",
+            where=where,
+            fix=f"compare two forms of one model, or rename its inputs: {missing}",
+        )
+    for name, (dtype, shape) in one.items():
+        dtype2, shape2 = two[name]
+        fixed = [(a, b) for a, b in zip(shape, shape2, strict=False) if isinstance(a, int) and isinstance(b, int)]
+        if dtype != dtype2 or len(shape) != len(shape2) or any(a != b for a, b in fixed):
+            raise UsageError(
+                f"the two take different inputs: input '{name}' is {_shown(dtype, shape)} in A "
+                f"and {_shown(dtype2, shape2)} in B",
+                where=where,
+                fix="compare two forms of one model",
+            )
+
+
+def taken(spec: ModelSpec) -> dict[str, Taken]:
+    """The dtype and the shape of every input of a declaration."""
+    return {
+        name: (tensor.dtype, [dim.name if isinstance(dim, Dim) else dim for dim in tensor.shape])
+        for name, tensor in spec.inputs.items()
+    }
+
+
+def _taken_by(path: Path) -> dict[str, Taken]:
+    """The same of an ONNX file. Raises UsageError for a file that is not ONNX."""
+    import onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    try:
+        graph = onnx.load(str(path), load_external_data=False).graph
+    except (DecodeError, OSError) as error:
+        raise UsageError("not a readable ONNX file", where=str(path), fix="export it again") from error
+    constants = {tensor.name for tensor in graph.initializer}
+    return {value.name: _described(value) for value in graph.input if value.name not in constants}
+
+
+def _described(value: onnx.ValueInfoProto) -> Taken:
+    import onnx
+
+    tensor = value.type.tensor_type
+    name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+    shape: list[int | str] = [
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim
+    ]
+    return {"float": "float32", "double": "float64"}.get(name, name), shape
+
+
+def _shown(dtype: str, shape: Sequence[int | str]) -> str:
+    return f"{dtype} [{', '.join(map(str, shape))}]"
 
 
 def _is_onnx(name: str) -> bool:
@@ -102,7 +177,7 @@ def _of_onnx(name: str, spec: ModelSpec | None, dims: Mapping[str, Triple], run:
         raise UsageError(f"no such file: {name}", fix="check the path")
     cpu = backend.get("onnxruntime")
     label = f"ONNX (onnxruntime {cpu.version()}, cpu)"
-    return Runnable(name, label, spec, partial(cpu.open, Path(name), spec, ()))
+    return Runnable(name, label, spec, partial(cpu.open, Path(name), spec, ()), given=_taken_by(Path(name)))
 
 
 def _of_model(name: str, dims: Mapping[str, Triple], run: Run) -> Runnable:
@@ -123,11 +198,21 @@ def read_inputs(path: str, spec: ModelSpec) -> Arrays:
     from aot import arrays
 
     try:
+        if Path(path).is_file() and not zipfile.is_zipfile(path):
+            raise zipfile.BadZipFile
         found = arrays.load(Path(path))
     except FileNotFoundError:
         raise UsageError(f"no such file: {path}", fix="write one with numpy.savez(path, NAME=array, ...)") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"not a readable .npz: {' '.join(str(error).split())}", where=path) from error
+    except OSError as error:
+        raise UsageError(
+            f"the inputs cannot be read: {error.strerror or error}",
+            where=path,
+            fix="check the path and its permissions",
+        ) from error
+    except (ValueError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(
+            "not an .npz file of arrays", where=path, fix="write one with numpy.savez(path, NAME=array, ...)"
+        ) from error
     try:
         return batches.checked(found, spec, path)
     except CalibrationError as error:

@@ -180,7 +180,7 @@ def link(folder: Path) -> None:
         (edit(lambda m: m.update(schema_version=99)), "schema version 99, and this aot reads up to 1"),
         (edit(lambda m: m.pop("spec")), "spec: Field required"),
         (edit(lambda m: m["records"].pop("graph")), "records.graph: Field required"),
-        (edit(lambda m: m["spec"].pop("inputs")), "does not describe a model"),
+        (edit(lambda m: m["spec"].pop("inputs")), "spec.inputs: Field required"),
         (edit(lambda m: m["plan"].update(precision="fp3")), "fp3"),
         (edit(lambda m: m["files"].update({"../../etc/passwd": m["files"]["report.json"]})), "outside the artifact"),
         (edit(lambda m: m["files"].update({"/etc/passwd": m["files"]["report.json"]})), "outside the artifact"),

@@ -22,7 +22,9 @@ from aot.text import number, size_of, table, took
     help="fp32, fp16, bf16, int8 or fp8. Default: fp16, or what the recipe says.",
 )
 @click.option("--backend", metavar="NAME", help="tensorrt, tensorrt_rtx or onnxruntime. Default: what fits the target.")
-@click.option("--target", "targets", multiple=True, metavar="TARGET", help="sm89, ..., cpu or auto; one engine each.")
+@click.option(
+    "--target", "targets", multiple=True, metavar="TARGET", help="sm89, ..., or auto; one engine each. Or cpu, alone."
+)
 @click.option("--profile", default="default", metavar="NAME", help="A profile: shape ranges, options, budget.")
 @click.option("--calibration", metavar="NAME", help="A recipe: how ranges are found, what stays wide.")
 @click.option("--budget", multiple=True, metavar="KEY=VALUE", help="cosine, relative_l2, max_abs or metric.")
@@ -107,7 +109,7 @@ def describe(summary: Mapping[str, Any]) -> str:
     if quantized["qdq"]:
         ops = ", ".join(f"{count} {op}" for op, count in summary["quantized_ops"].items())
         facts.append(("quantized", f"{quantized['ops']} ops ({ops}), {quantized['qdq']} DequantizeLinear"))
-    facts.append(("graph to eager", _numbers(checked)))
+    facts.append(("graph to source", _numbers(checked)))
     if checked.get("metric"):
         metric = checked["metric"]
         facts.append(("metric", f"{metric['eager']:.5g} eager, {metric['graph']:.5g} graph"))

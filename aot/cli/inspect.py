@@ -15,15 +15,18 @@ from aot.text import number, size_of, table
 @click.option("--nodes", is_flag=True, help="Every node with its precision and the reason.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 def command(artifact: str, nodes: bool, as_json: bool) -> int:
-    """Show what ARTIFACT is, what it takes, how it was made.
+    """Show what ARTIFACT is, what it takes, how it was made. Every file is checked against its digest.
 
     \b
     Example:
       aot inspect minilm.aot --nodes
     """
-    from aot.artifact import read_manifest, unpacked
+    from aot.artifact import check_files, prepared_of, read_manifest, unpacked
 
-    manifest = read_manifest(unpacked(artifact), shown=artifact)
+    folder = unpacked(artifact)
+    manifest = read_manifest(folder, shown=artifact)
+    check_files(folder, manifest, shown=artifact)
+    prepared_of(folder, manifest, shown=artifact)
     graph = manifest.records.graph.facts
     data: dict[str, Any] = manifest.model_dump(mode="json", include={"kind", "name", "accepted", "io", "history"})
     data |= {
@@ -67,7 +70,7 @@ def describe(data: dict[str, Any], decisions: list[dict[str, Any]], nodes: bool)
     facts = [
         ("nodes", f"{data['nodes']['exported']} -> {data['nodes']['final']}"),
         ("quantized", f"{data['quantized']['ops'] or 'nothing'}, {data['quantized']['qdq']} DequantizeLinear"),
-        ("graph to eager", f"cosine {number(found['cosine'])}, relative L2 {number(found['relative_l2'])}"),
+        ("graph to source", f"cosine {number(found['cosine'])}, relative L2 {number(found['relative_l2'])}"),
     ]
     for engine in data["engines"]:
         state = engine["reason"] or f"cosine {number(engine['cosine'])}"

@@ -46,7 +46,11 @@ def command(
         try:
             arrays.save(Path(output), outputs)
         except OSError as error:
-            raise UsageError(f"cannot write the outputs: {error.strerror}", where=output) from error
+            raise UsageError(
+                f"the outputs cannot be written: {error.strerror}",
+                where=output,
+                fix=f"give another place with -o, e.g. -o {Path(output).name or 'y.npz'}",
+            ) from error
     described = [
         {"name": name, "dtype": value.dtype.name, "shape": list(value.shape)} for name, value in outputs.items()
     ]

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 from aot import cli
@@ -154,3 +156,86 @@ def test_cache_lists_checks_and_shrinks_the_store(tiny: Path, capsys: pytest.Cap
     assert said(capsys)["removed"] == len(entries) - 1
     assert cli.call(["cache", "list"]) == 0
     assert "0 entries" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["inspect", "run", "build"])
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("plan",), {"a": 1}),
+        (("spec",), {"a": 1}),
+        (("spec", "inputs"), {"x": 3}),
+        (("identity",), "x"),
+        (("io",), {"a": []}),
+        (("records", "graph", "facts"), {}),
+        (("records", "checked", "facts"), {"ran": True}),
+        (("history",), [{"did": ["graph"], "created": "now", "versions": {}, "machine": {}}]),
+        (("engines", 0, "engine", "facts"), {"file": "sm89.plan"}),
+    ],
+)
+def test_a_manifest_of_another_inner_form_is_damaged(
+    tiny: Path, capsys: pytest.CaptureFixture[str], command: str, place: tuple[str | int, ...], value: Any
+) -> None:
+    manifest = json.loads((tiny / "manifest.json").read_text())
+    inner = manifest
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    (tiny / "manifest.json").write_text(json.dumps(manifest))
+    assert cli.call([command, str(tiny)]) == 2
+    told = capsys.readouterr().err
+    assert "the manifest" in told
+    assert "build it again" in told
+
+
+def test_inspect_says_that_a_file_is_damaged(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = bytearray((tiny / "engines/sm89.plan").read_bytes())
+    data[7] ^= 1
+    (tiny / "engines/sm89.plan").write_bytes(data)
+    assert cli.call(["inspect", str(tiny)]) == 2
+    assert "engines/sm89.plan" in capsys.readouterr().err
+    (tiny / "engines/sm89.plan").write_bytes(data[:9])
+    assert cli.call(["inspect", str(tiny)]) == 2
+    assert "has 9 bytes instead of 400" in capsys.readouterr().err
+
+
+def other_model(path: Path, inputs: str, body: str) -> str:
+    text = f'<ir_version: 10, opset_import: ["": 20]> other ({inputs}) => (float[batch, k] y) {{ {body} }}'
+    onnx.save(onnx.parser.parse_model(text), str(path))
+    return str(path)
+
+
+def test_diff_of_models_with_other_inputs_names_both_sides(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = other_model(tmp_path / "two.onnx", "float[batch, 3] x, float[batch, 3] mask", "y = Add(x, mask)")
+    ids = other_model(tmp_path / "ids.onnx", "float[batch, 3] ids", "y = Relu(ids)")
+    wide = other_model(tmp_path / "wide.onnx", "float[batch, 5] x", "y = Relu(x)")
+    for first, second, says in (
+        (str(tiny), two, ["A takes x; B takes x, mask", "A lacks mask"]),
+        (two, str(tiny), ["A takes x, mask; B takes x", "B lacks mask"]),
+        (str(tiny), ids, ["A takes x; B takes ids", "A lacks ids, B lacks x"]),
+        (str(tiny), wide, ["input 'x'", "float32 [batch, 3]", "float32 [batch, 5]"]),
+    ):
+        assert cli.call(["diff", first, second, "--json"]) == 2
+        found = capsys.readouterr()
+        assert json.loads(found.out)["error"]["fix"]
+        assert all(text in found.err for text in says), found.err
+
+
+def test_run_says_what_is_no_npz(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "cnn.py").write_text("import torch\n")
+    np.save(tmp_path / "one.npy", np.zeros((2, 3), np.float32))
+    for name in ("cnn.py", "one.npy"):
+        assert cli.call(["run", str(tiny), "--input", str(tmp_path / name)]) == 2
+        told = capsys.readouterr().err
+        assert "not an .npz file" in told
+        assert "numpy.savez" in told
+        assert "pickle" not in told
+
+
+def test_run_says_where_outputs_can_be_written(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.call(["run", str(tiny), "-o", "/proc/y.npz"]) == 2
+    told = capsys.readouterr().err
+    assert "at:  /proc/y.npz" in told
+    assert "fix: give another place with -o" in told

@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from aot.arrays import dtype_named
-from aot.declaration import Dim, Input, ModelSpec
-from aot.errors import CalibrationError
+from aot.declaration import DTYPES, Dim, Input, ModelSpec
+from aot.errors import CalibrationError, DeclarationError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from aot.arrays import Arrays
+
+
+LIMIT = 8 * 2**30
+"""Bytes that one input may take at the optimum of its Dims."""
+
+
+def bytes_of(tensor: Input, sizes: Mapping[str, int]) -> int:
+    """Bytes of an input at the given sizes of its Dims."""
+    return dtype_named(tensor.dtype).itemsize * prod(sizes[d.name] if isinstance(d, Dim) else d for d in tensor.shape)
+
+
+def refuse_huge(spec: ModelSpec) -> None:
+    """Raise DeclarationError for an input above `LIMIT` at the optimum of its Dims, before anything allocates it."""
+    sizes = {name: dim.bounds[1] for name, dim in spec.dims.items()}
+    for name, tensor in spec.inputs.items():
+        size = bytes_of(tensor, sizes)
+        if size > LIMIT:
+            used = {d.name: sizes[d.name] for d in tensor.shape if isinstance(d, Dim)}
+            at = f" at the optimum ({', '.join(f'{dim}={length}' for dim, length in used.items())})" if used else ""
+            raise DeclarationError(
+                f"input '{name}' takes {size:,} bytes{at}; aot makes inputs of up to {LIMIT:,} bytes",
+                where=f"input '{name}' of model '{spec.name}'",
+                fix="lower opt of its Dims: aot.Dim(name, min=..., opt=..., max=...)" if used else "declare a smaller shape",
+            )
 
 
 def array(value: Any) -> np.ndarray[Any, Any]:
@@ -53,11 +78,30 @@ def checked(batch: object, spec: ModelSpec, where: str) -> Arrays:
             raise CalibrationError(
                 f"the batch {kind} {', '.join(wrong)}", where=where, fix=f"the inputs are {', '.join(spec.inputs)}"
             )
-    found = {name: array(batch[name]) for name in spec.inputs}
+    found: Arrays = {}
     for name, tensor in spec.inputs.items():
+        found[name] = _numbers(batch[name], tensor, f"{where}, input '{name}'")
         _check(found[name], tensor, f"{where}, input '{name}'")
     sizes_of(found, spec, where)
     return found
+
+
+def _numbers(value: object, tensor: Input, where: str) -> np.ndarray[Any, Any]:
+    """The value as an array. Raises CalibrationError for what holds no numbers of any dtype that can be declared."""
+    kind = f"a {type(value).__name__}"
+    try:
+        got = array(value)
+    except (TypeError, ValueError, RuntimeError):  # ragged lists; tensors that are sparse or have no data
+        got = None
+    if got is not None and got.dtype.name in DTYPES:
+        return got
+    if got is not None and got.dtype.kind not in "OUS":
+        kind += f" of {got.dtype.name}"
+    raise CalibrationError(
+        f"expected a tensor of {tensor.dtype}, got {kind}" + (f" ({value!r:.40})" if isinstance(value, str) else ""),
+        where=where,
+        fix=f"yield a torch tensor or a numpy array of {tensor.dtype}",
+    )
 
 
 def _check(got: np.ndarray[Any, Any], tensor: Input, where: str) -> None:

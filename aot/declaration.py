@@ -26,7 +26,7 @@ class Dim:
     """A dynamic dimension: the `torch.export` constraint and the optimization profile in one.
 
     `min` and `max` bound the size (both included); `opt` is the size TensorRT tunes for, by default
-    the midpoint. Raises DeclarationError unless 0 <= min <= opt <= max.
+    the midpoint. Raises DeclarationError unless 0 <= min <= opt <= max and max > 0.
     """
 
     name: str
@@ -61,6 +61,8 @@ class Dim:
                 where=where,
                 fix="put opt inside the range, or widen the range",
             )
+        if self.max == 0:
+            raise DeclarationError(f"Dim '{self.name}' can only be 0", where=where, fix="give it a max of at least 1")
 
     @property
     def bounds(self) -> tuple[int, int, int]:
@@ -86,14 +88,33 @@ class Input:
     high: float | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.shape, str) or not isinstance(self.shape, Iterable):
+            raise DeclarationError(
+                f"a shape is a list of integers and aot.Dim, not {self.shape!r}",
+                where="aot.Input",
+                fix="aot.Input([batch, 3, 224, 224])",
+            )
         object.__setattr__(self, "shape", tuple(self.shape))
-        for dim in self.shape:
+        for axis, dim in enumerate(self.shape):
+            if isinstance(dim, int) and not isinstance(dim, bool) and dim == 0:
+                raise DeclarationError(
+                    f"axis {axis} has size 0: the input would hold nothing",
+                    where=f"aot.Input({list(self.shape)!r})",
+                    fix="give the axis its size, or declare it: aot.Dim(name, min=..., opt=..., max=...)",
+                )
             if not isinstance(dim, Dim) and (not isinstance(dim, int) or isinstance(dim, bool) or dim < 0):
                 raise DeclarationError(
                     f"a shape holds integers and aot.Dim, not {dim!r}",
                     where=f"aot.Input({list(self.shape)!r})",
                     fix="declare the dimension: aot.Dim(name, min=..., opt=..., max=...)",
                 )
+        if not isinstance(self.dtype, str):
+            name = str(getattr(self.dtype, "__name__", self.dtype)).rpartition(".")[2]
+            raise DeclarationError(
+                f"a dtype is given by name, not as {self.dtype!r}",
+                where="aot.Input",
+                fix=f'write "{name}"' if name in DTYPES else f"one of: {', '.join(DTYPES)}",
+            )
         if self.dtype not in DTYPES:
             raise DeclarationError(
                 f"unknown dtype {self.dtype!r}", where="aot.Input", fix=f"one of: {', '.join(DTYPES)}"
@@ -236,6 +257,7 @@ def model(
     outputs. `padding` names the mask input whose zeros mark padding. `files` lists files that the
     model reads in a way that Python cannot see, relative to the declaring file.
     """
+    _check_kinds(inputs, outputs, files)
     for name, tensor in inputs.items():
         if not isinstance(tensor, Input):
             raise DeclarationError(
@@ -256,3 +278,18 @@ def model(
         return Declaration(build, dict(inputs), tuple(outputs), padding, tuple(files))
 
     return declare
+
+
+def _check_kinds(inputs: object, outputs: object, files: object) -> None:
+    """Raise DeclarationError unless `inputs` is a mapping and the others are lists of strings."""
+    if not isinstance(inputs, Mapping):
+        raise DeclarationError(
+            f"inputs= is a mapping from the names of forward's parameters to aot.Input, not a {type(inputs).__name__}",
+            where="@aot.model",
+            fix='inputs={"x": aot.Input([batch, 3, 224, 224])}',
+        )
+    for option, given, example in (("outputs", outputs, "y"), ("files", files, "weights.bin")):
+        listed = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+        if not listed or not all(isinstance(name, str) for name in given):  # type: ignore[attr-defined]
+            alone = f'{option}=["{given}"]' if isinstance(given, str) else f'{option}=["{example}"], or leave it out'
+            raise DeclarationError(f"{option}= is a list of names, not {given!r}", where="@aot.model", fix=alone)

@@ -88,18 +88,29 @@ def open_source(request: Request, run: Run) -> Source:
     raise _not_a_model(name)
 
 
+FORMS = (
+    "MODEL is model.py, model.py:name, package.module:attribute, x.pt2, x.onnx, "
+    "or a prepared artifact, x.aot or x.tar"
+)
+
+
 def _not_a_model(name: str) -> UsageError:
     path = Path(name)
-    forms = "MODEL is model.py, model.py:name, package.module:attribute, x.pt2 or x.onnx"
+    if not name:
+        return UsageError("MODEL is empty", fix=FORMS)
     beside = path.with_name(f"{path.name}.py") if path.name else path
     if beside.is_file():
-        return UsageError(f"'{name}' is not a model", fix=f"did you mean '{beside}'? {forms}")
+        return UsageError(f"'{name}' is not a model", fix=f"did you mean '{beside}'? {FORMS}")
     if path.is_dir():
-        return UsageError(f"'{name}' is a folder, neither a model nor an artifact", fix=forms)
+        return UsageError(f"'{name}' is a folder, neither a model nor an artifact", fix=FORMS)
+    if path.suffix in (".aot", ".tar"):
+        if path.exists():
+            return UsageError(f"'{name}' is not an artifact", fix=f"build it again; {FORMS}")
+        return UsageError(f"no such artifact: {name}", fix="check the path, or build it: aot build model.py -o PATH")
     if path.suffix in (".pt", ".pth", ".safetensors", ".ckpt", ".bin"):
         return UsageError(
             f"'{name}' holds weights, and weights alone are not a model",
             fix="declare the model in a model.py whose function loads them",
         )
     found = "" if path.exists() else ", and no such file exists"
-    return UsageError(f"'{name}' is not the form of a model{found}", fix=forms)
+    return UsageError(f"'{name}' is not the form of a model{found}", fix=FORMS)

@@ -25,6 +25,7 @@ def test_the_optimum_is_the_midpoint_and_never_above_the_maximum() -> None:
         ({"min": -1, "max": 8}, "0 <= min"),
         ({"min": 1.0, "max": 8}, "must be an integer"),
         ({"min": True, "max": 8}, "must be an integer"),
+        ({"min": 0, "max": 0}, "can only be 0"),
     ],
 )
 def test_a_dim_needs_bounds_in_order(arguments: dict[str, Any], said: str) -> None:
@@ -42,8 +43,21 @@ def test_an_input_is_checked() -> None:
         aot.Input(["batch", 3])  # type: ignore[list-item]
     with pytest.raises(DeclarationError, match="unknown dtype 'float8'"):
         aot.Input([3], "float8")
+    with pytest.raises(DeclarationError, match="axis 0 has size 0"):
+        aot.Input([0, 16])
+    with pytest.raises(DeclarationError, match="a shape is a list"):
+        aot.Input("3, 16")
     with pytest.raises(DeclarationError, match="not below"):
         aot.Input([3], low=2, high=2)
+
+
+def test_a_dtype_that_is_an_object_of_torch_or_numpy() -> None:
+    import numpy as np
+    import torch
+
+    for dtype in (torch.float64, np.float64, np.dtype("float64")):
+        with pytest.raises(DeclarationError, match='by name(.|\n)*write "float64"'):
+            aot.Input([3], dtype)  # type: ignore[arg-type]
 
 
 def declared(**arguments: Any) -> Any:
@@ -61,6 +75,12 @@ def declared(**arguments: Any) -> Any:
         ({"outputs": ["y", "y"]}, "name of another output"),
         ({"outputs": ["x"]}, "name of an input"),
         ({"padding": "mask"}, "not an input"),
+        ({"inputs": [aot.Input([2])]}, "inputs= is a mapping.*not a list"),
+        ({"inputs": None}, "inputs= is a mapping.*not a NoneType"),
+        ({"outputs": "y"}, r"outputs= is a list of names, not 'y'(.|\n)*fix: outputs=\[\"y\"\]"),
+        ({"outputs": None}, "outputs= is a list of names, not None"),
+        ({"outputs": [1]}, r"outputs= is a list of names, not \[1\]"),
+        ({"files": "weights.bin"}, "files= is a list of names"),
     ],
 )
 def test_a_model_is_checked(arguments: dict[str, Any], said: str) -> None:

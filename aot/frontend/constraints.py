@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -46,13 +47,26 @@ def _only(name: str, handlers: list[logging.Handler], level: int) -> Iterator[No
 
 
 def silenced(work: Callable[[], T]) -> T:
-    """Run without torch's own chatter on standard output and in its logs: ours is the one message."""
+    """Run without the chatter of torch and ONNX on both standard streams, in logs and warnings: ours is the one
+    message."""
+    with _quiet():
+        held = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            return work()
+        finally:
+            logging.disable(held)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
     with (
         contextlib.redirect_stdout(io.StringIO()),
-        _only("torch", [logging.NullHandler()], logging.CRITICAL),
-        _only(_SHAPES, [logging.NullHandler()], logging.CRITICAL),
+        contextlib.redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(),
     ):
-        return work()
+        warnings.simplefilter("ignore")
+        yield
 
 
 def explained(error: BaseException, spec: ModelSpec, again: Callable[[], object]) -> ExportError:
@@ -99,7 +113,8 @@ def _guards(again: Callable[[], object]) -> list[str]:
     # What is suppressed is the failure that is being explained.
     with (
         contextlib.suppress(Exception),
-        contextlib.redirect_stdout(io.StringIO()),
+        _quiet(),
+        _only("torch", [logging.NullHandler()], logging.CRITICAL),
         _only(_SHAPES, [kept], logging.INFO),
     ):
         again()

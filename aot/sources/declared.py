@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,7 @@ class Declared(Source):
         self._known: list[dict[str, Any]] = found.get("records", [])
         self._record = self._recalled(request.fresh) or self._look()
         self.spec = narrowed(ModelSpec.from_json(self._record["spec"]), request.dims)
+        batches.refuse_huge(self.spec)
         self.key = digest([trace.key(self._record["model"], self.project), self.spec.to_json()])
 
     def _recalled(self, fresh: bool) -> dict[str, Any] | None:
@@ -121,7 +122,7 @@ class Declared(Source):
             if not isinstance(made, torch.nn.Module):
                 code = declaration.build.__code__
                 raise DeclarationError(
-                    f"'{declaration.name}' returns a {type(made).__name__}, not a torch.nn.Module",
+                    f"'{declaration.name}' returns {_kind(made)}, not a torch.nn.Module",
                     where=f"{code.co_filename}:{code.co_firstlineno}",
                     fix="return the module itself",
                 )
@@ -178,7 +179,16 @@ class Declared(Source):
         _seed()
         where = f"{_name(declaration.batches)} of model '{declaration.name}', {self._place}"
         with loading.user_code(f"running {_name(declaration.batches)}"):
-            stream = iter(declaration.batches())
+            made = declaration.batches()
+        if not isinstance(made, Iterable):
+            code = getattr(declaration.batches, "__code__", None)
+            raise CalibrationError(
+                f"{_name(declaration.batches)} returned {_kind(made)}, not batches",
+                where=f"{code.co_filename}:{code.co_firstlineno}" if code else where,
+                fix=f"yield one batch after another: yield {{{', '.join(f'{n!r}: ...' for n in self.spec.inputs)}}}",
+            )
+        with loading.user_code(f"running {_name(declaration.batches)}"):
+            stream = iter(made)
         count, end = 0, object()
         while True:
             with loading.user_code(f"running {_name(declaration.batches)}"):
@@ -232,6 +242,10 @@ class Declared(Source):
 
 def _name(function: Any) -> str:
     return f"{getattr(function, '__name__', 'function')}()"
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _seed() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot import toolchain, trace
+from aot.batches import refuse_huge
 from aot.config import Request
 from aot.declaration import DTYPES, Input, ModelSpec
 from aot.errors import GraphError
@@ -72,6 +73,7 @@ class FileSource(Source):
             for t in tensors
         }
         self.spec = ModelSpec(identifier(self.path.stem), inputs)
+        refuse_huge(self.spec)
         self.key = digest([trace.key(record["model"], self.path.parent), self.spec.to_json()])
 
     def _check(self, tensor: Tensor) -> None:

@@ -19,6 +19,7 @@ from aot import trace
 from aot.declaration import Declaration
 from aot.errors import AotError, DeclarationError, UsageError
 
+SUFFIXES = (".py", ".pt2", ".onnx")
 EXAMPLE = 'decorate the function that builds it: @aot.model(inputs={"x": aot.Input([batch, 3, 224, 224])})'
 
 
@@ -54,12 +55,16 @@ def place(model: str) -> Place:
 
 
 def missing(path: Path) -> UsageError:
-    """The error for a file that does not exist, with the nearest name in its folder."""
+    """The error for a path that is not a file, with the name in its folder that is near, if any is."""
     folder = path.parent
+    if path.is_dir():
+        return UsageError(f"'{path}' is a folder, not a file", fix="name the file in it that declares the model")
     if not folder.is_dir():
         return UsageError(f"no such folder: {folder}", where=str(path), fix="check the path")
-    names = [entry.name for entry in folder.iterdir() if entry.suffix in (".py", ".pt2", ".onnx")]
-    near = difflib.get_close_matches(path.name, names, n=1)
+    # Stems alone are compared: a shared suffix makes short names look alike.
+    stems = {e.stem: e.name for e in sorted(folder.iterdir()) if e.suffix in SUFFIXES and e.is_file()}
+    same = [name for stem, name in stems.items() if stem == path.stem]
+    near = same or [stems[stem] for stem in difflib.get_close_matches(path.stem, stems, n=1, cutoff=0.7)]
     hint = f"did you mean '{folder / near[0]}'?" if near else "check the path"
     return UsageError(f"no such file: {path}", fix=hint)
 
@@ -105,9 +110,17 @@ def _from_file(where: Place) -> ModuleType:
     module = ModuleType(f"aot_{where.module}" if taken else where.module)
     module.__file__ = str(where.file)
     sys.modules[module.__name__] = module
+    source = where.file.read_bytes()
+    if b"\0" in source:
+        line = source[: source.index(b"\0")].count(b"\n") + 1
+        raise DeclarationError(
+            "the file holds NUL bytes, so it is not Python source",
+            where=f"{where.file}:{line}",
+            fix="save it as UTF-8 text",
+        )
     with user_code(f"importing {where.file.name}"):
         # Compiled here rather than by the import system: a cached .pyc of the same second and size is stale.
-        code = compile(where.file.read_bytes(), str(where.file), "exec", dont_inherit=True)
+        code = compile(source, str(where.file), "exec", dont_inherit=True)
         exec(code, module.__dict__)
     return module
 

@@ -129,8 +129,10 @@ def _upgraded(model: ir.Model, where: str) -> ir.Model:
     import onnx
     from onnxscript import version_converter
 
+    from aot.frontend.constraints import silenced
+
     try:
-        version_converter.convert_version(model, OPSET, fallback=True)
+        silenced(lambda: version_converter.convert_version(model, OPSET, fallback=True))
     except (onnx.version_converter.ConvertError, RuntimeError, ValueError) as error:
         raise _stuck(before, where, str(error)) from error
     if model.opset_imports.get("") != OPSET:

@@ -26,8 +26,10 @@ class SavedProgram(FileSource):
         if self._loaded is None:
             import torch
 
+            from aot.frontend.constraints import silenced
+
             try:
-                self._loaded = torch.export.load(self.path)
+                self._loaded = silenced(lambda: torch.export.load(self.path))
             except Exception as error:  # torch raises whatever a damaged archive makes of its readers
                 said = " ".join(str(error).split())[:300]
                 raise ExportError(

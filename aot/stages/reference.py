@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aot import arrays, batches
 from aot.declaration import ModelSpec
 from aot.errors import ExportError, UsageError, unknown
+from aot.noise import noisy
 from aot.plan import Plan
 from aot.records import Data, References
 from aot.run import Run
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 OUTPUT_LIMIT = 32 * 2**20
 """Bytes of outputs beyond which the all-maximum case is replaced."""
+CASE_LIMIT = 2 * 2**30
+"""Bytes of inputs, or of outputs, beyond which a size is not compared at all, the optimum excepted."""
 
 Sizes = Mapping[str, int]
 
@@ -70,8 +73,14 @@ def _write(folder: Path, eager: Runner, spec: ModelSpec, data: Data, plan: Plan)
     assert first is not None
     # Last, so that whatever the other cases left behind in the model shows.
     _refuse_difference(first[1], eager(first[0]), spec)
+    noise = noisy(eager, *first)
+    notes += [
+        f"output '{name}' is not judged: it is rounding noise of the model itself, for a change in the last digit "
+        f"of the inputs moves it by {share:.0%}"
+        for name, share in noise.items()
+    ]
     (folder / "cases.json").write_text(json.dumps(rows, indent=1))
-    return {"cases": [row["name"] for row in rows], "notes": notes}
+    return {"cases": [row["name"] for row in rows], "notes": notes, "noise": sorted(noise)}
 
 
 def _cases(
@@ -143,7 +152,21 @@ def sizes_to_compare(
     elif dims:
         notes.append("every size between the bounds of the Dims is used already: none is left that was never seen")
     found += [Wanted(f"asked-{index}", _asked(sizes, dims)) for index, sizes in enumerate(plan.verify.sizes)]
-    return list(_distinct(found))
+    return list(_distinct(_fitting(found, spec, cost, notes)))
+
+
+def _fitting(cases: Iterable[Wanted], spec: ModelSpec, cost: Cost, notes: list[str]) -> Iterator[Wanted]:
+    """The cases whose tensors stay below `CASE_LIMIT`; `notes` gains a sentence for each of the others."""
+    opt = {name: dim.bounds[1] for name, dim in spec.dims.items()}
+    for case in cases:
+        inputs = sum(batches.bytes_of(tensor, case.sizes) for tensor in spec.inputs.values())
+        # The optimum is bounded by the declaration, and what a cost is estimated from.
+        needed = 0.0 if case.sizes == opt else max(inputs, cost(case.sizes)[1])
+        if needed <= CASE_LIMIT:
+            yield case
+            continue
+        at = ", ".join(f"{name}={size}" for name, size in case.sizes.items())
+        notes.append(f"not compared at {at}: its tensors would take {needed / 2**30:,.0f} GiB")
 
 
 def _largest(prefix: str, low: Sizes, high: Sizes, flop_limit: float, cost: Cost, notes: list[str]) -> Iterable[Wanted]:
@@ -162,12 +185,21 @@ def _unseen(dims: Mapping[str, tuple[int, int, int]], taken: Mapping[str, set[in
     new = False
     for name, (low, opt, high) in dims.items():
         used = taken.get(name, set()) | {low, opt, high}
-        below = sorted((s for s in range(low + 1, opt) if s not in used), key=lambda s: abs(s - (low + opt) // 2))
-        above = [s for s in range(opt + 1, high) if s not in used]
-        choices = below + above
-        new |= bool(choices)
-        sizes[name] = next((s for s in choices if s % 2), choices[0] if choices else opt)
+        first = next((s for s in _between(low, opt, high) if s not in used), None)
+        odd = next((s for s in _between(low, opt, high) if s not in used and s % 2), None)
+        new |= first is not None
+        sizes[name] = odd or first or opt
     return sizes if new else {}
+
+
+def _between(low: int, opt: int, high: int) -> Iterator[int]:
+    """Sizes between the bounds: those below opt from their middle outward, then those above. Ranges may be huge."""
+    middle = (low + opt) // 2
+    for step in range(opt - low):
+        for size in (middle - step, middle + step) if step else (middle,):
+            if low < size < opt:
+                yield size
+    yield from range(opt + 1, high)
 
 
 def _asked(sizes: Sizes, dims: Mapping[str, tuple[int, int, int]]) -> dict[str, int]:

@@ -104,6 +104,50 @@ def test_a_missing_file_names_the_nearest(bench: Bench, tmp_path: Path) -> None:
     assert "no such folder" in refused(bench, UsageError, tmp_path / "away/model.py")
 
 
+def test_a_name_that_is_not_near_is_not_suggested(bench: Bench, tmp_path: Path) -> None:
+    write(tmp_path / "ex.py", LINEAR)
+    assert "did you mean" not in refused(bench, UsageError, tmp_path / "nope.py")
+
+
+def test_a_folder_called_like_a_file(bench: Bench, tmp_path: Path) -> None:
+    for name in ("dir.py", "dir.onnx", "dir.pt2"):
+        (tmp_path / name).mkdir()
+        said = refused(bench, UsageError, tmp_path / name)
+        assert "is a folder, not a file" in said
+        assert "did you mean" not in said
+
+
+def test_nothing(bench: Bench) -> None:
+    assert "MODEL is empty" in refused(bench, UsageError, "")
+
+
+@pytest.mark.parametrize("name", ["model.aot", "model.tar"])
+def test_an_artifact_that_is_not_there(bench: Bench, tmp_path: Path, name: str) -> None:
+    assert f"no such artifact: {tmp_path / name}" in refused(bench, UsageError, tmp_path / name)
+
+
+def test_a_file_with_nul_bytes(bench: Bench, tmp_path: Path) -> None:
+    model = tmp_path / "model.py"
+    model.write_bytes(b"x = 1\ny = \0\n")
+    said = refused(bench, DeclarationError, model)
+    assert "NUL bytes" in said
+    assert f"at:  {model}:2\n" in said
+
+
+def test_a_file_that_is_not_utf8(bench: Bench, tmp_path: Path) -> None:
+    model = tmp_path / "model.py"
+    model.write_bytes(b"x = 1\ny = '\xe9'\n")
+    assert f"at:  {model}:" in refused(bench, DeclarationError, model)
+
+
+@pytest.mark.parametrize("shape", ["10**10, 16", "dim, 16"])
+def test_an_input_beyond_the_limit_is_refused_before_it_is_made(bench: Bench, tmp_path: Path, shape: str) -> None:
+    text = LINEAR.replace("batch, 3", shape).replace("batch =", 'dim = aot.Dim("dim", min=1, max=10**12)\n    batch =')
+    said = refused(bench, DeclarationError, write(tmp_path / "model.py", text))
+    assert "input 'input' takes " in said
+    assert "640,000,000,000 bytes" in said or "32,000,000,000,000 bytes at the optimum (dim=500000000000)" in said
+
+
 def test_a_syntax_error_points_at_its_line(bench: Bench, tmp_path: Path) -> None:
     model = write(tmp_path / "model.py", "x = 1\ndef broken(:\n    pass\n")
     said = refused(bench, DeclarationError, model)

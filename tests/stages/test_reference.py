@@ -171,3 +171,10 @@ class TestSizes:
     def test_asked_sizes_must_lie_within(self) -> None:
         with pytest.raises(UsageError, match=r"n=10, outside 1\.\.9"):
             self.sizes(set(), sizes=[{"n": 10}])
+
+    def test_a_size_that_no_memory_holds_is_left_out(self) -> None:
+        huge = ModelSpec("m", {"x": Input([Dim("n", min=1, opt=4, max=10**12)])})
+        notes: list[str] = []
+        made = sizes_to_compare(huge, plan(), {"n": set()}, lambda _: (0.0, 0.0), notes)  # type: ignore[arg-type]
+        assert [wanted.sizes["n"] for wanted in made] == [1, 4, 3]
+        assert notes == ["not compared at n=1000000000000: its tensors would take 3,725 GiB"]

@@ -121,6 +121,11 @@ class Case:
 class References(Record):
     """Inputs and eager outputs to compare with: `cases.json`, and for each case `NAME.in.npz`, `NAME.out.npz`."""
 
+    @property
+    def noise(self) -> tuple[str, ...]:
+        """The outputs that no comparison judges (see `aot/noise.py`)."""
+        return tuple(self.facts.get("noise", ()))
+
     def cases(self) -> Iterator[Case]:
         """The cases, read one at a time."""
         for case in json.loads((self.path / "cases.json").read_text()):

@@ -139,6 +139,29 @@ def test_a_model_that_answers_differently_each_time(bench: Bench, tmp_path: Path
         referenced(bench, tmp_path, text)
 
 
+def test_an_output_that_is_rounding_noise_is_named(bench: Bench, tmp_path: Path) -> None:
+    """Case C21: what LayerNorm has centred sums to rounding."""
+    text = """
+        import aot, torch
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.norm = torch.nn.LayerNorm(8)
+
+            def forward(self, x):
+                y = self.norm(x)
+                return {"sums": y.sum((2, 3)), "largest": y.amax(1)}
+
+        @aot.model(inputs={"x": aot.Input([2, 4, 6, 8])})
+        def net():
+            return Net()
+    """
+    references = referenced(bench, tmp_path, text)
+    assert references.noise == ("sums",)
+    assert any(note.startswith("output 'sums' is not judged") for note in references.facts["notes"])
+
+
 def test_a_size_that_the_model_cannot_take_names_it(bench: Bench, tmp_path: Path) -> None:
     text = MODEL.replace("return {", "assert x.shape[1] != 16, 'sixteen'\n            return {")
     with pytest.raises(ExportError, match=r"x \[8, 16, 3\].*sixteen"):

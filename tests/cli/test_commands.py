@@ -12,7 +12,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from aot import cli
+from aot.cli import _main as cli
 from aot.stages.package import package
 from aot.stages.verify import verify_engine
 from aot.store import Store

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from aot import cli
+from aot.cli import _main as cli
 from aot.errors import AotError, ExportError
 
 AOT = [sys.executable, "-c", "from aot.cli import main; main()"]
@@ -87,11 +87,14 @@ def test_a_bug_keeps_its_traceback_and_says_how_to_report_it(
         (["build", "m.py", "--budget", "cosine=high"], "'high' is not a number"),
         (["build", "m.py", "--dim", "batch=1:8"], "--dim batch=1:8:64"),
         (["build", "m.py", "--until", "grph"], "did you mean 'graph'?"),
-        (["build", "m.py", "--nonsense"], "No such option"),
+        (["build", "m.py", "--nonsense"], "no such option: --nonsense"),
+        (["build", "m.py", "--fesh"], "fix: did you mean --fresh?"),
+        (["cache", "lst"], "fix: did you mean list?"),
+        (["inspect", "m.aot", "m.aot"], "fix: aot inspect --help"),
         (["run", "a.aot", "--size", "batch"], "no such artifact"),
         (["inspect", "nowhere.aot"], "no such artifact"),
-        (["diff", "a.aot"], "Missing argument"),
-        (["cache", "gc", "--older-than", "soon"], "Invalid value"),
+        (["diff", "a.aot"], "error: missing argument"),
+        (["cache", "gc", "--older-than", "soon"], "error: invalid value"),
     ],
 )
 def test_wrong_use_is_exit_2_without_a_traceback(
@@ -101,6 +104,7 @@ def test_wrong_use_is_exit_2_without_a_traceback(
     said = capsys.readouterr().err
     assert says in said
     assert "Traceback" not in said
+    assert "Usage:" not in said
 
 
 @pytest.mark.parametrize("command", [*cli.COMMANDS, "cache list", "cache gc", "cache verify"])
@@ -119,7 +123,7 @@ def test_help_and_version_import_nothing_heavy() -> None:
     heavy = ("torch", "numpy", "onnx", "onnx_ir", "polygraphy", "pydantic", "rich", "yaml", "onnxruntime")
     code = f"""
 import sys
-from aot.cli import call
+from aot.cli._main import call
 assert call(["--help"]) == 0
 found = [name for name in {heavy!r} if name in sys.modules]
 assert not found, found"""
@@ -154,3 +158,62 @@ main()"""
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in said
+    assert "Usage:" not in said
+
+
+def test_wrong_use_is_told_to_programs_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.call(["build", "m.py", "--fesh", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"] == {
+        "what": "no such option: --fesh",
+        "where": "aot build",
+        "fix": "did you mean --fresh?",
+    }
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("redirection", [">&-", "> /dev/full"])
+def test_an_output_that_takes_nothing_is_one_error(
+    redirection: str, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    command = ["bash", "-c", f'"$@" {redirection}', "-", *AOT, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: standard output ")
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_closed_standard_error_does_not_matter() -> None:
+    done = subprocess.run(["bash", "-c", '"$@" 2>&-', "-", *AOT, "inspect", "nowhere.aot"], check=False)
+    assert done.returncode == 2
+
+
+def test_an_interrupt_that_a_library_turned_into_its_own_error_is_an_interrupt(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @click.command("doctor")
+    def command() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise RecursionError("maximum recursion depth exceeded") from None
+
+    monkeypatch.setitem(sys.modules, "aot.cli.doctor", types.SimpleNamespace(command=command))
+    assert cli.call(["doctor"]) == 130
+    assert capsys.readouterr().err == "interrupted; finished stages are kept\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
+    code = """
+import sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from aot.cli import main
+main()"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert done.stderr == "interrupted; finished stages are kept\n"

@@ -48,8 +48,8 @@ def check_name(output: Path) -> None:
         )
 
 
-def check_output(output: Path) -> None:
-    """Raise ArtifactError where `output` cannot be written, or is something else than an artifact.
+def check_place(output: Path) -> None:
+    """Raise ArtifactError where nothing can be written beside `output`.
 
     Folders above it that are missing are made by `write`, and are not made here.
     """
@@ -61,9 +61,16 @@ def check_output(output: Path) -> None:
             pass
     except OSError as error:
         raise unwritable(output, error) from error
+
+
+def check_output(output: Path) -> None:
+    """Raise ArtifactError where `output` cannot be written, or is something else than an artifact."""
+    check_place(output)
     if output.suffix == ".tar":
         if output.is_dir():
-            raise ArtifactError("the output is a folder, and its name says .tar", where=str(output))
+            raise ArtifactError(
+                "the output is a folder, and its name says .tar", where=str(output), fix="give another name with -o"
+            )
         return
     if output.is_dir():
         if any(output.iterdir()) and not (output / MANIFEST).is_file():

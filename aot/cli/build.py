@@ -55,7 +55,8 @@ def command(
     """Build a verified engine from MODEL.
 
     MODEL is model.py (model.py:name where it declares several), module:attribute, x.pt2, x.onnx, or a
-    prepared artifact. Exit code 1: built, and the accuracy budget is missed.
+    prepared artifact. The target cpu cannot be combined with GPU targets. Exit codes: 0 built; 1 built, and the
+    accuracy budget is missed; 2 something you can put right; 70 a bug of aot; 130 interrupted.
 
     \b
     Examples:
@@ -65,7 +66,7 @@ def command(
     """
     from pathlib import Path
 
-    from aot.artifact_write import check_name, check_output
+    from aot.artifact_write import check_name, check_output, check_place
     from aot.config import Request, parse
     from aot.pipeline import build
     from aot.store import Store
@@ -88,6 +89,8 @@ def command(
     if request.output is not None:
         check_name(request.output)
         check_output(request.output)
+    else:
+        check_place(Path("NAME.aot"))  # named after the model, in this folder
     store = Store()
     with reporter() as progress, in_use(store):
         result = build(request, store, progress)

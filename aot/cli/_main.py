@@ -74,7 +74,7 @@ def call(arguments: Sequence[str]) -> int:
         return _failed(False, "standard output is closed", None, "redirect it to a file or to /dev/null")
     with _interrupts() as interrupted:
         try:
-            code = cli.main(list(arguments), prog_name="aot", standalone_mode=False)
+            code = _invoked(arguments)
             sys.stdout.flush()
         except (KeyboardInterrupt, click.Abort):
             return _stopped(as_json)
@@ -86,6 +86,15 @@ def call(arguments: Sequence[str]) -> int:
             # Torch and others catch what they should not, and raise something of their own out of it.
             return _stopped(as_json) if interrupted else _answer(as_json, error)
     return code if isinstance(code, int) else 0
+
+
+def _invoked(arguments: Sequence[str]) -> object:
+    """What the command returns. click's own `main` would answer an interrupt with an empty line before ours."""
+    try:
+        with cli.make_context("aot", list(arguments)) as context:
+            return cli.invoke(context)
+    except click.exceptions.Exit as done:
+        return done.exit_code
 
 
 def _answer(as_json: bool, error: Exception) -> int:

@@ -37,7 +37,7 @@ def refuse_huge(spec: ModelSpec) -> None:
             raise DeclarationError(
                 f"input '{name}' takes {size:,} bytes{at}; aot makes inputs of up to {LIMIT:,} bytes",
                 where=f"input '{name}' of model '{spec.name}'",
-                fix="lower opt of its Dims: aot.Dim(name, min=..., opt=..., max=...)" if used else "declare a smaller shape",
+                fix="lower opt of its Dims (aot.Dim, or --dim)" if used else "declare a smaller shape",
             )
 
 

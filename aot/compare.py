@@ -123,6 +123,9 @@ def compare(
     notices: list[str] = []
     for name, metrics in found.items():
         reasons += [f"output '{name}': {reason}" for reason in judge(metrics.to_json(), budget)]
+        if not metrics.elements and metrics.failure is None:
+            masked = " outside the padding" if reference[name].size else ""
+            notices.append(f"output '{name}' is empty{masked}: nothing to compare")
         if metrics.nonfinite["ref"] and not metrics.nonfinite["mismatched"]:
             notices.append(
                 f"output '{name}': {metrics.nonfinite['ref']} of {metrics.elements} values are NaN or infinite, "

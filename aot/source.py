@@ -89,8 +89,7 @@ def open_source(request: Request, run: Run) -> Source:
 
 
 FORMS = (
-    "MODEL is model.py, model.py:name, package.module:attribute, x.pt2, x.onnx, "
-    "or a prepared artifact, x.aot or x.tar"
+    "MODEL is model.py, model.py:name, package.module:attribute, x.pt2, x.onnx, or a prepared artifact, x.aot or x.tar"
 )
 
 

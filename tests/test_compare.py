@@ -51,8 +51,12 @@ def test_two_zero_outputs_are_equal_and_one_zero_output_is_not() -> None:
     assert (measure(one, zero).cosine, measure(one, zero).relative_l2) == (0.0, 1.0)
 
 
-def test_an_empty_output_passes() -> None:
-    assert compare({"y": np.zeros((0, 4), np.float32)}, {"y": np.zeros((0, 4), np.float32)}, TIGHT).accepted
+def test_an_empty_output_passes_with_a_notice() -> None:
+    for dtype in ("float32", "int64"):
+        empty = {"y": np.zeros((0, 4), dtype)}
+        verdict = compare(empty, empty, TIGHT)
+        assert verdict.accepted
+        assert verdict.notices == ("output 'y' is empty: nothing to compare",)
 
 
 def test_equal_patterns_of_nan_and_infinity_pass_with_a_notice() -> None:

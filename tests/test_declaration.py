@@ -56,7 +56,7 @@ def test_a_dtype_that_is_an_object_of_torch_or_numpy() -> None:
     import torch
 
     for dtype in (torch.float64, np.float64, np.dtype("float64")):
-        with pytest.raises(DeclarationError, match='by name(.|\n)*write "float64"'):
+        with pytest.raises(DeclarationError, match=r'by name(.|\n)*write "float64"'):
             aot.Input([3], dtype)  # type: ignore[arg-type]
 
 

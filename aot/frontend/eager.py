@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +51,8 @@ class Eager:
             raise ExportError(
                 f"the model fails on {shapes}: {type(error).__name__}: {said}",
                 where=deepest(error),
-                fix="declare a range of sizes and values that the model accepts",
+                fix=dtype_advice(said, self._module, self._spec)
+                or "declare a range of sizes and values that the model accepts",
             ) from error
 
     def _call(self, given: Mapping[str, torch.Tensor]) -> Any:
@@ -78,29 +81,52 @@ def tensor(values: Any) -> torch.Tensor:
     return torch.from_numpy(values.copy())
 
 
+def dtype_advice(said: str, module: torch.nn.Module, spec: ModelSpec) -> str | None:
+    """What to do where torch complained of dtypes and floating-point inputs are not of the weights' dtype."""
+    weights = sorted({_dtype(values) for values in module.parameters() if values.is_floating_point()})
+    other = {n: t.dtype for n, t in spec.inputs.items() if "float" in t.dtype and t.dtype not in weights}
+    if not re.search(r"dtype|same type|scalar type|tensor type", said, re.IGNORECASE) or not weights or not other:
+        return None
+    inputs = ", ".join(f"'{name}' as {dtype}" for name, dtype in other.items())
+    return (
+        f"the weights are {' and '.join(weights)}, and inputs= declares {inputs}: "
+        f"declare {weights[0]}, or convert the weights (aot lowers the precision itself, with --precision)"
+    )
+
+
+def _dtype(values: torch.Tensor) -> str:
+    return str(values.dtype).removeprefix("torch.")
+
+
 def named_outputs(result: Any, spec: ModelSpec, owner: str = "the model") -> dict[str, torch.Tensor]:
     """The tensors of what `forward` returned, by name; None is left out. `owner` is the class, for messages.
 
     Raises ExportError where there is no tensor or a leaf is none, DeclarationError where outputs= does not fit.
     """
     leaves = [(path, leaf) for path, leaf in pytree.tree_flatten_with_path(result)[0] if leaf is not None]
-    refuse_other_than_tensors([leaf for _, leaf in leaves], owner)
+    check_returned([leaf for _, leaf in leaves], owner)
     names = output_names([path for path, _ in leaves], spec, by_position=isinstance(result, (tuple, list)))
     return {name: leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
 
 
-def refuse_other_than_tensors(leaves: Sequence[object], owner: str) -> None:
-    """Raise ExportError unless all that `forward` of the class `owner` returned is tensors, and at least one."""
-    wrong = next((leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)), None)
-    if leaves and wrong is None:
-        return
-    said = "None" if wrong is None else f"a {type(wrong).__name__} ({wrong!r:.40})"
+def check_returned(leaves: Sequence[object], owner: str) -> None:
+    """Raise ExportError unless forward of the class `owner` returned tensors, at least one, and none complex."""
+    where = f"forward of {owner}"
     among = " among its outputs" if len(leaves) > 1 else ""
-    raise ExportError(
-        f"forward of {owner} returns {said}{among}, not a tensor",
-        where=f"forward of {owner}",
-        fix="return tensors only: alone, in a tuple or list, or in a dict",
-    )
+    for leaf in leaves or [None]:
+        if not isinstance(leaf, torch.Tensor):
+            said = "None" if leaf is None else f"a {type(leaf).__name__} ({leaf!r:.40})"
+            raise ExportError(
+                f"{where} returns {said}{among}, not a tensor",
+                where=where,
+                fix="return tensors only: alone, in a tuple or list, or in a dict",
+            )
+        if leaf.is_complex():
+            raise ExportError(
+                f"{where} returns a tensor of {_dtype(leaf)}{among}, which no engine has",
+                where=where,
+                fix="return torch.view_as_real of it, or real and imaginary part apart",
+            )
 
 
 def output_names(paths: Sequence[Any], spec: ModelSpec, *, by_position: bool = False) -> list[str]:
@@ -121,7 +147,7 @@ def output_names(paths: Sequence[Any], spec: ModelSpec, *, by_position: bool = F
         raise DeclarationError(
             f"outputs= names {', '.join(spec.outputs)}, and forward returns the keys {', '.join(keys)}",
             where=f"model '{spec.name}'",
-            fix=f"outputs={keys!r}, in any order",
+            fix=f"outputs=[{', '.join(map(json.dumps, keys))}]" + (", in any order" if len(keys) > 1 else ""),
         )
     if len(spec.outputs) != len(paths):
         raise DeclarationError(

@@ -9,6 +9,7 @@ import difflib
 import inspect
 import warnings
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from aot.batches import generated
 from aot.declaration import Dim, ModelSpec
 from aot.errors import ExportError
 from aot.frontend import constraints, names
-from aot.frontend.eager import output_names, refuse_other_than_tensors, tensor
+from aot.frontend.eager import check_returned, dtype_advice, output_names, tensor
 from aot.frontend.sdpa import TRANSLATION
 from aot.records import MODEL
 
@@ -56,7 +57,7 @@ def _outputs(program: torch.export.ExportedProgram, spec: ModelSpec, owner: str)
     found = list(program.graph.output_node().args[0])[-structure.num_leaves :]
     values = [leaf.meta.get("val") if isinstance(leaf, torch.fx.Node) else leaf for leaf in found]
     kept = [(path, index) for path, index in pytree.tree_flatten_with_path(returned)[0] if values[index] is not None]
-    refuse_other_than_tensors([values[index] for _, index in kept], owner)
+    check_returned([values[index] for _, index in kept], owner)
     names = output_names([path for path, _ in kept], spec, by_position=isinstance(returned, (tuple, list)))
     inputs = {str(name) for name in program.graph_signature.user_inputs}
     if not any(_reaches(found[index], inputs) for _, index in kept):
@@ -133,7 +134,7 @@ def _examples(module: torch.nn.Module, spec: ModelSpec) -> dict[str, torch.Tenso
     for name, dim in spec.dims.items():
         low, opt, high = dim.bounds
         wanted = min(max(opt, 2), high)
-        fresh = (s for s in (wanted, *range(wanted + 1, high + 1), *range(wanted - 1, max(low, 2) - 1, -1)))
+        fresh = chain(range(wanted, high + 1), range(wanted - 1, max(low, 2) - 1, -1))
         sizes[name] = next((s for s in fresh if s not in sizes.values()), wanted)
     made = generated(spec, sizes, seed=0)
     order = [name for name in inspect.signature(module.forward).parameters if name in made]
@@ -161,7 +162,9 @@ def _captured(module: torch.nn.Module, spec: ModelSpec) -> torch.export.Exported
     try:
         return constraints.silenced(capture)
     except Exception as error:  # torch.export raises as many types as the model's code can
-        raise constraints.explained(error, spec, capture) from error
+        refusal = constraints.explained(error, spec, capture)
+        refusal.fix = dtype_advice(refusal.what, module, spec) or refusal.fix
+        raise refusal from error
 
 
 def _check_program(program: torch.export.ExportedProgram, spec: ModelSpec) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -334,6 +337,40 @@ class TestOutputs:
         message = self.refused(ExportError, lambda x: returned, ("y",), tmp_path)
         assert f"forward of Returning returns {said}" in message
         assert "return tensors only" in message
+
+    def test_a_dim_of_any_width_is_traced_at_its_optimum(self, tmp_path: Path) -> None:
+        wide = Dim("rows", min=1, opt=2, max=10**12)
+        model = exported(nn.Linear(3, 2), spec({"input": Input([wide, 3])}), tmp_path)
+        assert dims(model.graph.input[0]) == ["rows", 3]
+
+    def test_complex_numbers(self, tmp_path: Path) -> None:
+        assert "complex64" in self.refused(ExportError, torch.fft.fft, ("y",), tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_an_input_of_another_dtype_than_the_weights(dtype: str) -> None:
+    declared = spec({"input": Input([2, 3], dtype)})
+    with pytest.raises(ExportError) as caught:
+        Eager(nn.Linear(3, 2), declared)({"input": np.ones((2, 3), dtype)})
+    assert f"the weights are float32, and inputs= declares 'input' as {dtype}: declare float32" in str(caught.value)
+
+
+class Noisy(nn.Module):
+    """Speaks on every channel while it is traced, and fails where torch dumps its graph."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        print("on stdout")
+        print("on stderr", file=sys.stderr)
+        logging.getLogger("torch.export").error("in a log")
+        logging.getLogger("torch.onnx").error("in another log")
+        warnings.warn("as a warning", stacklevel=1)
+        return x if x.sum() > 0 else -x
+
+
+def test_nothing_but_the_error_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ExportError, match="branches on the value of a tensor"):
+        write_module(Noisy(), spec({"x": Input([2, 3])}), tmp_path)
+    assert capfd.readouterr() == ("", "")
 
 
 @dataclass

@@ -217,6 +217,12 @@ class TestBatches:
         [
             ("return iter(())", ["hold no batch", "batches()"]),
             ("yield torch.ones(2, 3)", ["batch 0", "not a Tensor"]),
+            ("return None", ["batches() returned None, not batches", "model.py:", "yield {'input': ...}"]),
+            ("return 3", ["batches() returned a int, not batches"]),
+            ("yield {'input': 'hello'}", ["expected a tensor of float32, got a str ('hello')"]),
+            ("yield {'input': None}", ["expected a tensor of float32, got a NoneType", "yield a torch tensor"]),
+            ("yield {'input': [[1.0], [1.0, 2.0]]}", ["expected a tensor of float32, got a list"]),
+            ("yield {'input': torch.ones(2, 3) * 1j}", ["got a Tensor of complex64"]),
             ("yield {'y': torch.ones(2, 3)}", ["lacks input"]),
             ("yield {'input': torch.ones(2, 3), 'y': 1}", ["unknown y"]),
             ("yield {'input': torch.ones(2, 3).double()}", ["input 'input'", "expected float32, got float64"]),

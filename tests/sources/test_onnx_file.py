@@ -50,10 +50,13 @@ def test_unnamed_dims_are_unlike_each_other_and_named_ones_alike(bench: Bench, t
     assert source.spec.inputs["w"].shape[0] is source.spec.inputs["z"].shape[0]
 
 
-def test_an_older_opset_is_brought_up_and_stays_equal(bench: Bench, tmp_path: Path) -> None:
+def test_an_older_opset_is_brought_up_and_stays_equal(
+    bench: Bench, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = save(tmp_path / "net.onnx")
     source = bench.open(path, dims=BOUNDS)
     facts = source.write_onnx(tmp_path)
+    assert capfd.readouterr() == ("", "")
     written = onnx.load(tmp_path / "model.onnx")
     onnx.checker.check_model(written, full_check=True)
     assert facts["opset"] == written.opset_import[0].version == 20

@@ -87,3 +87,16 @@ def test_a_damaged_file(bench: Bench, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(ExportError, match="not a program that torch can load"):
         bench.open(path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_file_that_is_cut_off_is_one_message_and_nothing_else(
+    bench: Bench, tmp_path: Path, share: float, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = save(tmp_path / "net.pt2", 8)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+    capfd.readouterr()
+    with pytest.raises(ExportError, match="not a program that torch can load"):
+        bench.open(path)
+    assert capfd.readouterr() == ("", "")

@@ -83,6 +83,14 @@ def explained(error: BaseException, spec: ModelSpec, again: Callable[[], object]
             fix="compute both sides and choose with torch.where, or use torch.cond; "
             "bound a size read with .item() by torch._check",
         )
+    foreign = re.search(r"Found <class '([^']+)'> in output", text)
+    if foreign:
+        return ExportError(
+            f"forward returns an object of class {foreign[1]}, not tensors",
+            where=f"forward of model '{spec.name}'",
+            fix="return tensors only: alone, in a tuple or list, or in a dict; "
+            "or register a dataclass with torch.export.register_dataclass",
+        )
     said = _first_sentence(text)
     if re.search(r"\bs\d+\b", said):
         for symbol, (tensor, axis) in _symbols(_guards(again)).items():

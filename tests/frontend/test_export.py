@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import onnx
@@ -343,6 +343,15 @@ class TestOutputs:
         model = exported(nn.Linear(3, 2), spec({"input": Input([wide, 3])}), tmp_path)
         assert dims(model.graph.input[0]) == ["rows", 3]
 
+    def test_an_object_that_torch_cannot_look_into(self, tmp_path: Path) -> None:
+        said = self.refused(ExportError, lambda x: Noisy, ("y",), tmp_path)
+        assert "forward returns an object of class type, not tensors" in said
+        assert "register_dataclass" in said
+
+    def test_fields_of_a_namedtuple_are_matched_by_name_or_named_in_order(self, tmp_path: Path) -> None:
+        assert self.values(lambda x: Point(x * 2, x * 3), ("q", "p"), tmp_path) == {"p": 2.0, "q": 3.0}
+        assert self.values(lambda x: Point(x * 2, x * 3), ("q", "r"), tmp_path) == {"q": 2.0, "r": 3.0}
+
     def test_complex_numbers(self, tmp_path: Path) -> None:
         assert "complex64" in self.refused(ExportError, torch.fft.fft, ("y",), tmp_path)
 
@@ -371,6 +380,13 @@ def test_nothing_but_the_error_is_said(tmp_path: Path, capfd: pytest.CaptureFixt
     with pytest.raises(ExportError, match="branches on the value of a tensor"):
         write_module(Noisy(), spec({"x": Input([2, 3])}), tmp_path)
     assert capfd.readouterr() == ("", "")
+
+
+class Point(NamedTuple):
+    """Two outputs with names and an order."""
+
+    p: torch.Tensor
+    q: torch.Tensor
 
 
 @dataclass

@@ -15,7 +15,6 @@ This file reads; `artifact_write.py` writes.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tarfile
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from aot.declaration import ModelSpec
 from aot.errors import AotError, ArtifactError, UsageError
 from aot.plan import Plan
 from aot.records import Engine, QuantizedGraph, Ranges, Record, References, Report
-from aot.store import Entry, Store
+from aot.store import Entry, Store, sha256
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -208,7 +207,7 @@ def read_manifest(folder: Path, shown: str | None = None) -> Manifest:
         for name in (f"engines/{file}", f"engines/{target}.json"):
             if name not in manifest.files:
                 raise ArtifactError(f"the manifest is damaged: it does not list {name}", where=where, fix=REBUILD)
-    for name in [*manifest.files, *(f"engines/{part.engine.facts.get('file')}" for part in manifest.engines)]:
+    for name in manifest.files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name or not name:
             raise ArtifactError(f"the manifest names a path outside the artifact: {name}", where=where, fix=REBUILD)
     return manifest
@@ -238,12 +237,6 @@ def check_files(folder: Path, manifest: Manifest, shown: str | None = None) -> N
             raise ArtifactError(
                 "a file of the artifact is damaged: its SHA-256 differs", where=f"{base}/{name}", fix=fix
             )
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 (hex) of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def unpacked(name: str) -> Path:

@@ -116,7 +116,7 @@ class Request(Settings):
     calibration: str | None = None
     dims: dict[str, tuple[int, int, int]] = {}
     budget: Budget = Budget()
-    until: Literal["export", "graph", "engine"] | None = None
+    until: Literal["graph"] | None = None
     output: Path | None = None
     fresh: bool = False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
+
+from aot.scopes import scopes
 
 if TYPE_CHECKING:
     from aot.arrays import Arrays
@@ -109,9 +110,5 @@ def _dims(value: ir.Value) -> tuple[int | str | None, ...]:
 
 def _module(node: ir.Node) -> str:
     """The path of the torch module a node comes from, as torch.onnx recorded it."""
-    scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes")
-    try:
-        path = [scope for scope in ast.literal_eval(scopes or "[]") if scope]
-    except (ValueError, SyntaxError):
-        return ""
+    path = [scope for scope in scopes(node.metadata_props) if scope]
     return f", module '{path[-2] if len(path) > 1 else path[-1]}'" if path else ""

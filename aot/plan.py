@@ -24,7 +24,7 @@ from aot.config import (
 )
 from aot.declaration import ModelSpec
 from aot.errors import ArtifactError, TargetError, UsageError, unknown
-from aot.profile import Profile, Triple, resolve
+from aot.profile import Profile, Triple, as_json, resolve
 from aot.targets import AUTO, CPU, TARGETS, check_precision
 from aot.toolchain import Machine
 
@@ -55,7 +55,7 @@ class Plan:
         return {
             "precision": self.precision,
             "recipe": self.recipe.model_dump(mode="json"),
-            "profiles": [{dim: list(triple) for dim, triple in profile.items()} for profile in self.profiles],
+            "profiles": as_json(self.profiles),
             "backend": self.backend,
             "targets": list(self.targets),
             "engine": self.engine.model_dump(mode="json"),
@@ -252,7 +252,7 @@ def _check_metric(budget: Budget, spec: ModelSpec, fix: str) -> None:
 
 
 def _builds(request: Request) -> bool:
-    return request.until not in ("export", "graph")
+    return request.until != "graph"
 
 
 def _target(name: str, machine: Machine) -> str:

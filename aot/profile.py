@@ -13,6 +13,11 @@ Triple = tuple[int, int, int]
 Profile = Mapping[str, Triple]
 
 
+def as_json(profiles: Sequence[Profile]) -> list[dict[str, list[int]]]:
+    """Profiles as plain data, for keys and manifests."""
+    return [{dim: list(triple) for dim, triple in profile.items()} for profile in profiles]
+
+
 def uses(spec: ModelSpec, dim: str) -> str:
     """Where a Dim is used: "input 'ids' axis 0, input 'mask' axis 0"."""
     return ", ".join(

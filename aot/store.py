@@ -33,6 +33,12 @@ def digest(value: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def sha256(path: str | Path) -> str:
+    """The SHA-256 (hex) of a file. Raises OSError."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def default_root() -> Path:
     """The user's cache folder for aot; `XDG_CACHE_HOME` moves it."""
     import platformdirs

@@ -15,7 +15,6 @@ it; `files=` of the declaration names the rest.
 from __future__ import annotations
 
 import builtins
-import hashlib
 import os
 import sys
 import sysconfig
@@ -24,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from aot.store import digest
+from aot.store import digest, sha256
 
 Recorded = dict[str, Any]
 
@@ -199,8 +198,7 @@ def _stat(path: str | Path) -> list[int] | None:
 
 def _sha256(path: str | Path) -> str | None:
     try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(path)
     except OSError:
         return None
 

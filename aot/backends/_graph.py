@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aot.errors import GraphError
+from aot.scopes import scopes
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
@@ -72,12 +72,9 @@ def by_name(graph: GraphProto, name: str) -> NodeProto | None:
 
 
 def _module(metadata: dict[str, str]) -> str:
-    """The innermost module path. The exporter's scopes end with the FX node's own name, which is no module."""
-    try:
-        scopes = ast.literal_eval(metadata.get("pkg.torch.onnx.name_scopes", "[]"))
-    except (ValueError, SyntaxError):
-        return ""
-    return str(scopes[-2]) if isinstance(scopes, list) and len(scopes) > 1 else ""
+    """The innermost module path."""
+    path = scopes(metadata)
+    return path[-2] if len(path) > 1 else ""
 
 
 def _source(trace: str) -> str:

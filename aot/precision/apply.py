@@ -68,12 +68,11 @@ def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float]) -> Outcome
     compute = FLOATS[recipe.compute if form else recipe.precision]
     observed = Observed(amax)
     islands, placed = Islands({}, {}), Placed()
-    dtypes: dict[ir.Node, str] = {}
+    dtypes = {node: _dtype(node) for node, _, _ in original}
 
     if recipe.precision != "fp32":
         _check(model, recipe)
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-        dtypes = {node: _dtype(node) for node, _, _ in original}
         opset = opset_for(model, compute.onnx)
         if compute.name != "fp32":
             islands = find_islands(graph, observed, compute, opset, recipe.keep_fp32)
@@ -85,8 +84,6 @@ def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float]) -> Outcome
         if opset != model.opset_imports[""]:
             model.opset_imports[""] = opset
             model.ir_version = max(model.ir_version, 10)
-    else:
-        dtypes = {node: _dtype(node) for node, _, _ in original}
 
     decisions = []
     for node, name, op in original:

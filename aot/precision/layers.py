@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from aot.precision.reading import attribute, is_constant
+from aot.scopes import scopes
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,7 @@ def places(node: ir.Node) -> tuple[str, ...]:
     """What a `keep` pattern is matched with: the node's name, the module paths the exporter recorded, and the module
     that owns its weight. A convolution that swallowed its batch norm carries the norm's path, and its own weight.
     """
-    recorded = node.metadata_props.get("pkg.torch.onnx.name_scopes")
-    names = [node.name or ""]
-    if recorded:
-        try:
-            scopes = ast.literal_eval(recorded)
-        except (SyntaxError, ValueError):
-            scopes = []
-        names += [str(s) for s in scopes if s]
+    names = [node.name or "", *(scope for scope in scopes(node.metadata_props) if scope)]
     owners = (v.name.rpartition(".")[0] for v in node.inputs if is_constant(v) and v is not None and v.name)
     names += [owner for owner in owners if owner]
     return tuple(dict.fromkeys(names))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,10 @@ from aot.backend import Job
 from aot.declaration import ModelSpec
 from aot.errors import GraphError
 from aot.plan import Plan
+from aot.profile import as_json
 from aot.records import Engine, QuantizedGraph
 from aot.run import Run
+from aot.store import sha256
 from aot.timing_cache import TimingCaches
 
 # Domains whose ops a backend has without any plugin of ours.
@@ -40,15 +41,13 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
         file = folder / f"{target}{backend.suffix}"
         caches = TimingCaches(run.store) if plan.engine.timing_cache else None
         facts = backend.build(job, file, caches, run.progress)
-        with file.open("rb") as data:
-            sha256 = hashlib.file_digest(data, "sha256").hexdigest()
         return {
             "target": target,
             "backend": backend.name,
             "version": backend.version(),
             "file": file.name,
             "bytes": file.stat().st_size,
-            "sha256": sha256,
+            "sha256": sha256(file),
             "plugins": plugins,
             **facts,
         }
@@ -61,7 +60,7 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
             "target": target,
             "backend": backend.name,
             "version": backend.version(),
-            "profiles": [{dim: list(triple) for dim, triple in profile.items()} for profile in plan.profiles],
+            "profiles": as_json(plan.profiles),
             "inputs": spec.to_json()["inputs"],
             "engine": plan.engine.model_dump(mode="json"),
             "plugins": plugins,
@@ -82,7 +81,7 @@ def _plugins(run: Run, final: QuantizedGraph, plan: Plan, backend: str) -> dict[
     for op in _custom_ops(run, final):
         file = files.get(op["op_type"])
         if file is not None:
-            digests[op["op_type"]] = hashlib.sha256(file.read_bytes()).hexdigest()
+            digests[op["op_type"]] = sha256(file)
         elif not op["function"] and op["domain"] not in _VENDOR_DOMAINS[backend]:
             raise GraphError(
                 f"nothing implements the op {op['domain']}::{op['op_type']}",

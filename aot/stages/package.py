@@ -21,6 +21,7 @@ from aot.artifact import (
     Records,
 )
 from aot.artifact_write import Contents, is_accepted, is_current, write
+from aot.profile import as_json
 from aot.records import Engine, Record, Report
 from aot.run import Run, StageTime
 from aot.stages.verify import rejudge
@@ -212,7 +213,7 @@ def _contents(
     report_data = {
         "model": prepared.spec.name,
         **summary,
-        "profiles": plan.to_json()["profiles"],
+        "profiles": as_json(plan.profiles),
         "io": io,
         "graph": report_detail(prepared.checked, None),
         "engine_reports": details,

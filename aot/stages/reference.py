@@ -14,6 +14,7 @@ from aot.declaration import ModelSpec
 from aot.errors import ExportError, UsageError, unknown
 from aot.noise import noisy
 from aot.plan import Plan
+from aot.profile import as_json
 from aot.records import Data, References
 from aot.run import Run
 from aot.source import Runner, Source
@@ -43,7 +44,7 @@ def reference(run: Run, source: Source, data: Data, plan: Plan) -> References:
 
     config = {
         "spec": spec.to_json(),
-        "profiles": [{name: list(triple) for name, triple in profile.items()} for profile in plan.profiles],
+        "profiles": as_json(plan.profiles),
         "verify": plan.verify.model_dump(mode="json"),
     }
     record = run.stage(References, "reference", make, config=config, inputs=[source.key, data], tools=source.tools)
@@ -97,9 +98,10 @@ def _cases(
     cost = Cost(eager, spec, base)
     taken = {name: set(sizes) for name, sizes in data.facts["sizes"].items()}
     for seed, wanted in enumerate(sizes_to_compare(spec, plan, taken, cost, notes)):
-        kind = "generated" if generated else "resized"
-        inputs = batches.resized(base, spec, wanted.sizes, seed)
-        yield wanted.name, kind, batches.generated(spec, wanted.sizes, seed) if generated else inputs
+        if generated:
+            yield wanted.name, "generated", batches.generated(spec, wanted.sizes, seed)
+        else:
+            yield wanted.name, "resized", batches.resized(base, spec, wanted.sizes, seed)
 
 
 def _elements(batch: Mapping[str, Any]) -> int:

@@ -124,7 +124,7 @@ def verify_engine(run: Run, engine: Engine, prepared: Prepared, plan: Plan, sour
             "budget": plan.budget.model_dump(),
             "padding": spec.padding,
             "reason": reason,
-            "profiles": [{dim: list(sizes) for dim, sizes in p.items()} for p in plan.profiles],
+            "profiles": profile.as_json(plan.profiles),
             "gpu": machine.gpu.name if machine.gpu else None,
             "driver": machine.driver,
             "score": source.score_key() if source is not None and spec.has_metric and reason is None else None,

@@ -124,9 +124,19 @@ class Recorder:
         return os.path.isfile(path)
 
 
-def unchanged(record: Recorded) -> bool:
-    """Whether every file and package is as recorded. Refreshes the stats of files that were only touched."""
-    return not changes(record)
+def unchanged(record: Recorded, refreshed: Callable[[], None] = lambda: None) -> bool:
+    """Whether every file and package is as recorded. Refreshes the stats of files that were only touched, and then
+    calls `refreshed`: a record that is kept spares the next comparison their digests.
+    """
+    before = _stats(record)
+    same = not changes(record)
+    if same and _stats(record) != before:
+        refreshed()
+    return same
+
+
+def _stats(record: Recorded) -> list[Any]:
+    return [known["stat"] for part in ("files", "packages") for known in record[part].values()]
 
 
 def changes(record: Recorded) -> list[str]:

@@ -106,6 +106,18 @@ def test_local_modules_count_also_where_they_were_imported_before(
     assert files(seen.record()) == {"tr_inner.py"}
 
 
+def test_a_file_that_was_only_touched_is_digested_once(folder: Path) -> None:
+    with trace.Recorder() as seen:
+        (folder / "config.json").read_text()
+    record = seen.record()
+    kept: list[str] = []
+    assert trace.unchanged(record, lambda: kept.append("first"))
+    os.utime(folder / "config.json", ns=(1, 1))
+    assert trace.unchanged(record, lambda: kept.append("touched"))
+    assert trace.unchanged(record, lambda: kept.append("again"))
+    assert kept == ["touched"]
+
+
 def test_a_change_is_named(folder: Path) -> None:
     with trace.Recorder() as seen:
         (folder / "config.json").read_text()

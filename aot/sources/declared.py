@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,9 @@ class Declared(Source):
     def _recalled(self, fresh: bool) -> dict[str, Any] | None:
         """The record of the files as they are now. Several are kept, so that going back costs nothing either."""
         for record in self._known if not fresh else ():
-            if record["aot"] == toolchain.own_digest() and trace.unchanged(record["model"]):
+            if record["aot"] == toolchain.own_digest() and trace.unchanged(
+                record["model"], partial(self._keep, record)
+            ):
                 self._run.times.append(StageTime("load", 0.0, True))
                 return record
         return None
@@ -146,7 +149,7 @@ class Declared(Source):
         if not self.spec.has_calibration:
             return digest(["generated", self.spec.to_json()["inputs"]])
         known = self._record.get("data")
-        if known is None or not trace.unchanged(known["read"]):
+        if known is None or not trace.unchanged(known["read"], partial(self._keep, self._record)):
             known = self._take_data()
             self._remember("data", known)
         return str(known["key"])
@@ -233,7 +236,7 @@ class Declared(Source):
         known = self._record.get("metric")
         if known is None:
             return ""
-        if not trace.unchanged(known["read"]):
+        if not trace.unchanged(known["read"], partial(self._keep, self._record)):
             now = trace.renewed(known["read"])
             known = {"read": now, "key": trace.key(now, self.project)}
             self._remember("metric", known)

@@ -6,6 +6,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,12 @@ class FileSource(Source):
         self.project = Path.cwd()
         name = digest([str(self.path), sys.prefix])
         record = None if request.fresh else run.store.recall("sources", name)
-        fresh = record is None or record.get("aot") != toolchain.own_digest() or not trace.unchanged(record["model"])
+        keep = partial(run.store.remember, "sources", name)
+        fresh = (
+            record is None
+            or record.get("aot") != toolchain.own_digest()
+            or not trace.unchanged(record["model"], partial(keep, record))
+        )
         if fresh or record is None:
             tensors = self.describe()
             for tensor in tensors:
@@ -63,7 +69,7 @@ class FileSource(Source):
             read = {"files": {str(p): trace.signed(p) for p in self.files()}, "packages": {}}
             described = [tensor.to_json() for tensor in tensors]
             record = {"aot": toolchain.own_digest(), "model": read, "inputs": described}
-            run.store.remember("sources", name, record)
+            keep(record)
         run.times.append(StageTime("load", 0.0, not fresh))
         tensors = [Tensor.from_json(tensor) for tensor in record["inputs"]]
         axes = [size for tensor in tensors for size in tensor.shape if isinstance(size, Found)]

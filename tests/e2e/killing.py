@@ -65,7 +65,10 @@ def whole(folder: Path) -> dict[str, str]:
     store = Store(folder / "store")
     found = {}
     for facts in sorted((folder / "store").glob(f"*/*/{FACTS}")):
-        entry = store.get(facts.parent.parent.name, facts.parent.name)
+        stage, key = facts.parent.parent.name, facts.parent.name
+        if stage == "tmp":
+            continue  # work that was cut off an instant before its rename is no entry, however complete
+        entry = store.get(stage, key)
         if entry is not None:
             total = hashlib.sha256()
             for path in sorted(entry.path.rglob("*")):

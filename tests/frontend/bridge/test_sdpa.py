@@ -89,7 +89,7 @@ def test_the_form_is_the_one_that_is_fused(tmp_path: Path, kind: str, extra: dic
 def test_a_masked_score_vanishes_and_two_masks_stay_finite_in_every_dtype() -> None:
     from ml_dtypes import bfloat16
 
-    from aot.frontend.sdpa import MASKED
+    from aot.frontend.bridge.sdpa import MASKED
 
     for dtype in (np.float16, bfloat16, np.float32):
         masked = np.asarray(MASKED, dtype)

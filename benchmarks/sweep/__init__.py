@@ -1,0 +1,1 @@
+"""What `benchmarks/sweep.py` runs over: which models, at which sizes, and how one of them is tried."""

@@ -118,10 +118,9 @@ def _check(got: np.ndarray[Any, Any], tensor: Input, where: str) -> None:
         raise CalibrationError(f"expected shape [{', '.join(map(str, wanted))}], got {list(got.shape)}", where=where)
     for axis, (dim, size) in enumerate(zip(tensor.shape, got.shape, strict=True)):
         if isinstance(dim, Dim):
-            low, _, high = dim.bounds
-            if not low <= size <= high:
+            if size not in dim.sizes:
                 raise CalibrationError(
-                    f"axis {axis} has size {size}, outside Dim '{dim.name}' ({low}..{high})",
+                    f"axis {axis} has size {size}, outside Dim '{dim.name}' ({dim})",
                     where=where,
                     fix="change the batch, or widen the range",
                 )

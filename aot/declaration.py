@@ -1,22 +1,16 @@
-"""What a model is: its inputs, the range of every dynamic dimension, calibration data and metric.
+"""What a model is: its inputs, the range of every dynamic dimension, the state it keeps.
 
 Nothing here imports torch, so `aot --help` and an unchanged rebuild stay fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from aot.errors import DeclarationError
-
-if TYPE_CHECKING:
-    import torch
-
-    Builder = TypeVar("Builder", bound=Callable[[], torch.nn.Module])
-else:
-    Builder = TypeVar("Builder")
+from aot.structure import Tree
 
 DTYPES = ("bool", "int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 
@@ -26,13 +20,15 @@ class Dim:
     """A dynamic dimension: the `torch.export` constraint and the optimization profile in one.
 
     `min` and `max` bound the size (both included); `opt` is the size TensorRT tunes for, by default
-    the midpoint. Raises DeclarationError unless 0 <= min <= opt <= max and max > 0.
+    the midpoint. Every size is a multiple of `multiple_of`: an image side that a network halves five times,
+    say, of 32. Raises DeclarationError unless 0 <= min <= opt <= max, max > 0, and all three are multiples.
     """
 
     name: str
     min: int | None = None
     max: int | None = None
     opt: int | None = None
+    multiple_of: int = 1
 
     def __post_init__(self) -> None:
         where = f"aot.Dim({self.name!r})"
@@ -46,14 +42,17 @@ class Dim:
                     where=where,
                     fix=f"give both bounds, e.g. aot.Dim({self.name!r}, min=1, opt=8, max=64)",
                 )
-        for bound in ("min", "opt", "max"):
+        for bound in ("min", "opt", "max", "multiple_of"):
             value = getattr(self, bound)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
                 raise DeclarationError(f"Dim '{self.name}': {bound} must be an integer, not {value!r}", where=where)
         assert self.min is not None
         assert self.max is not None
+        if self.multiple_of < 1:
+            raise DeclarationError(f"Dim '{self.name}': multiple_of is {self.multiple_of}, not 1 or more", where=where)
         if self.opt is None:
-            object.__setattr__(self, "opt", (self.min + self.max) // 2)
+            middle = (self.min + self.max) // 2
+            object.__setattr__(self, "opt", max(middle - middle % self.multiple_of, self.min))
         assert self.opt is not None
         if not 0 <= self.min <= self.opt <= self.max:
             raise DeclarationError(
@@ -61,6 +60,15 @@ class Dim:
                 where=where,
                 fix="put opt inside the range, or widen the range",
             )
+        for bound in ("min", "opt", "max"):
+            value = getattr(self, bound)
+            if value % self.multiple_of:
+                near = value // self.multiple_of * self.multiple_of
+                raise DeclarationError(
+                    f"Dim '{self.name}': {bound}={value} is no multiple of {self.multiple_of}",
+                    where=where,
+                    fix=f"{bound}={near} or {bound}={near + self.multiple_of}",
+                )
         if self.max == 0:
             raise DeclarationError(f"Dim '{self.name}' can only be 0", where=where, fix="give it a max of at least 1")
 
@@ -71,6 +79,17 @@ class Dim:
         assert self.opt is not None
         assert self.max is not None
         return self.min, self.opt, self.max
+
+    @property
+    def sizes(self) -> range:
+        """Every size it may have."""
+        low, _, high = self.bounds
+        return range(low, high + 1, self.multiple_of)
+
+    def __str__(self) -> str:
+        """`4..64`, or `32..640 in steps of 32`."""
+        low, _, high = self.bounds
+        return f"{low}..{high}" + (f" in steps of {self.multiple_of}" if self.multiple_of > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -124,9 +143,24 @@ class Input:
 
 
 @dataclass(frozen=True)
+class State:
+    """What a module keeps between calls, lifted: it comes in as an input and goes out as the output `output`.
+
+    path: where the module keeps it (`lstm.h`). initial: what it holds before the first call, as base64 of the bytes
+    of its elements in C order, or of a single one where all are alike (so that it fits every size of a Dim).
+    """
+
+    path: str
+    output: str
+    initial: str
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """A declaration reduced to data: what every stage after export needs to know of it.
 
+    `inputs` are the tensors by flat name, states last. `structure` says how `forward` takes them (see
+    `aot.structure`); it is empty where every input is a parameter of its own. `kept` holds the lifted states by input.
     `outputs` holds the names asked for, empty where the export decides. `padding` names a mask input:
     output positions whose mask is 0 are left out of comparisons.
     """
@@ -137,6 +171,18 @@ class ModelSpec:
     padding: str | None = None
     has_calibration: bool = False
     has_metric: bool = False
+    structure: Mapping[str, Tree] = field(default_factory=dict)
+    kept: Mapping[str, State] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> Mapping[str, Tree]:
+        """The tree that each declared parameter of `forward` takes."""
+        return self.structure or {name: {"input": name} for name in self.inputs if name not in self.kept}
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Which output is the next call's value of which input."""
+        return {name: state.output for name, state in self.kept.items()}
 
     @property
     def dims(self) -> dict[str, Dim]:
@@ -156,7 +202,9 @@ class ModelSpec:
         """Plain data; `from_json` restores an equal spec."""
         return {
             "name": self.name,
-            "dims": {name: list(dim.bounds) for name, dim in self.dims.items()},
+            "dims": {
+                name: [*dim.bounds, *([k] if (k := dim.multiple_of) > 1 else [])] for name, dim in self.dims.items()
+            },
             "inputs": {
                 name: {
                     "shape": [d.name if isinstance(d, Dim) else d for d in tensor.shape],
@@ -170,12 +218,14 @@ class ModelSpec:
             "padding": self.padding,
             "has_calibration": self.has_calibration,
             "has_metric": self.has_metric,
+            "structure": dict(self.structure),
+            "states": {name: asdict(state) for name, state in self.kept.items()},
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ModelSpec:
         """The inverse of `to_json`."""
-        dims = {name: Dim(name, min=lo, opt=opt, max=hi) for name, (lo, opt, hi) in data["dims"].items()}
+        dims = {name: Dim(name, lo, hi, opt, *multiple) for name, (lo, opt, hi, *multiple) in data["dims"].items()}
         inputs = {
             name: Input([dims[d] if isinstance(d, str) else d for d in t["shape"]], t["dtype"], t["low"], t["high"])
             for name, t in data["inputs"].items()
@@ -187,109 +237,6 @@ class ModelSpec:
             padding=data["padding"],
             has_calibration=data["has_calibration"],
             has_metric=data["has_metric"],
+            structure=data.get("structure", {}),  # absent in artifacts of earlier versions
+            kept={name: State(**state) for name, state in data.get("states", {}).items()},
         )
-
-
-Batches = Callable[[], Iterable[Mapping[str, Any]]]
-Metric = Callable[[Callable[..., Mapping[str, Any]]], float]
-C = TypeVar("C", bound=Batches)
-M = TypeVar("M", bound=Metric)
-
-
-@dataclass
-class Declaration(Generic[Builder]):
-    """What `@aot.model` makes of a function: the function, its spec, and what was attached to it.
-
-    Calling it builds the module, as calling the plain function would.
-    """
-
-    build: Builder
-    inputs: Mapping[str, Input]
-    outputs: tuple[str, ...] = ()
-    padding: str | None = None
-    files: tuple[str, ...] = ()
-    batches: Batches | None = field(default=None, repr=False)
-    score: Metric | None = field(default=None, repr=False)
-
-    @property
-    def name(self) -> str:
-        """The function's name: it names the artifact."""
-        return str(getattr(self.build, "__name__", "model"))
-
-    def __call__(self) -> torch.nn.Module:
-        """Build the module."""
-        return self.build()
-
-    def calibration(self, function: C) -> C:
-        """Attach a generator of batches: mappings from input name to tensor or array."""
-        self.batches = function
-        return function
-
-    def metric(self, function: M) -> M:
-        """Attach the task's own score (higher is better); it gets `run(**inputs) -> {output: array}`."""
-        self.score = function
-        return function
-
-    def spec(self) -> ModelSpec:
-        """The declaration as data. Raises DeclarationError where two Dims clash."""
-        spec = ModelSpec(
-            name=self.name,
-            inputs=dict(self.inputs),
-            outputs=self.outputs,
-            padding=self.padding,
-            has_calibration=self.batches is not None,
-            has_metric=self.score is not None,
-        )
-        _ = spec.dims
-        return spec
-
-
-def model(
-    *,
-    inputs: Mapping[str, Input],
-    outputs: Sequence[str] = (),
-    padding: str | None = None,
-    files: Sequence[str] = (),
-) -> Callable[[Builder], Declaration[Builder]]:
-    """Declare the decorated function as the builder of a model.
-
-    `inputs` maps the names of `forward`'s parameters, in order, to their `Input`. `outputs` names the
-    outputs. `padding` names the mask input whose zeros mark padding. `files` lists files that the
-    model reads in a way that Python cannot see, relative to the declaring file.
-    """
-    _check_kinds(inputs, outputs, files)
-    for name, tensor in inputs.items():
-        if not isinstance(tensor, Input):
-            raise DeclarationError(
-                f"input '{name}' must be an aot.Input, not {type(tensor).__name__}",
-                where="@aot.model",
-                fix=f'inputs={{"{name}": aot.Input([batch, 3, 224, 224])}}',
-            )
-    if not inputs:
-        raise DeclarationError("a model needs at least one input", where="@aot.model")
-    for name in outputs:
-        if name in inputs or list(outputs).count(name) > 1:
-            other = "an input" if name in inputs else "another output"
-            raise DeclarationError(f"output '{name}' has the name of {other}", where="@aot.model")
-    if padding is not None and padding not in inputs:
-        raise DeclarationError(f"padding names '{padding}', which is not an input", where="@aot.model")
-
-    def declare(build: Builder) -> Declaration[Builder]:
-        return Declaration(build, dict(inputs), tuple(outputs), padding, tuple(files))
-
-    return declare
-
-
-def _check_kinds(inputs: object, outputs: object, files: object) -> None:
-    """Raise DeclarationError unless `inputs` is a mapping and the others are lists of strings."""
-    if not isinstance(inputs, Mapping):
-        raise DeclarationError(
-            f"inputs= is a mapping from the names of forward's parameters to aot.Input, not a {type(inputs).__name__}",
-            where="@aot.model",
-            fix='inputs={"x": aot.Input([batch, 3, 224, 224])}',
-        )
-    for option, given, example in (("outputs", outputs, "y"), ("files", files, "weights.bin")):
-        listed = isinstance(given, Sequence) and not isinstance(given, str | bytes)
-        if not listed or not all(isinstance(name, str) for name in given):  # type: ignore[attr-defined]
-            alone = f'{option}=["{given}"]' if isinstance(given, str) else f'{option}=["{example}"], or leave it out'
-            raise DeclarationError(f"{option}= is a list of names, not {given!r}", where="@aot.model", fix=alone)

@@ -55,6 +55,12 @@ def resolve(spec: ModelSpec, given: Mapping[str, Triple], where: str) -> Profile
                 where=place,
                 fix=f"stay inside {least} to {most}, or widen aot.Dim('{name}', min=..., max=...)",
             )
+        if any(size not in dim.sizes for size in (low, opt, high)):
+            raise ProfileError(
+                f"the profile has sizes that Dim '{name}' cannot have: {asked}, declared {dim}",
+                where=place,
+                fix=f"give multiples of {dim.multiple_of}",
+            )
         profile[name] = (low, opt, high)
     return profile
 

@@ -225,10 +225,13 @@ def make_inputs(spec: ModelSpec, sizes: Mapping[str, int], seed: int = 0) -> Arr
     for name, size in sizes.items():
         if name not in dims:
             raise unknown("Dim", name, dims)
-        low, _, high = dims[name].bounds
-        if not low <= size <= high:
+        if size not in dims[name].sizes:
+            low, _, high = dims[name].bounds
+            steps = f", in steps of {dims[name].multiple_of}" if low <= size <= high else ""
             raise UsageError(
-                f"size {size} is outside Dim '{name}'", where=f"--size {name}={size}", fix=f"from {low} to {high}"
+                f"size {size} is outside Dim '{name}'",
+                where=f"--size {name}={size}",
+                fix=f"from {low} to {high}{steps}",
             )
     return batches.generated(spec, {name: sizes.get(name, dim.bounds[1]) for name, dim in dims.items()}, seed)
 

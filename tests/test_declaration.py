@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import aot
-from aot.declaration import ModelSpec
+from aot.declaration import Dim, Input, ModelSpec
 from aot.errors import DeclarationError
 
 
@@ -71,7 +71,8 @@ def declared(**arguments: Any) -> Any:
     ("arguments", "said"),
     [
         ({"inputs": {}}, "at least one input"),
-        ({"inputs": {"x": [2]}}, "must be an aot.Input, not list"),
+        ({"inputs": {"x": [2], "size": 3, "mask": None}}, "at least one input"),
+        ({"inputs": {"x": [aot.Dim("n", min=1, max=2), 3]}}, r"input 'x' \(0\) must be an aot.Input, not Dim"),
         ({"outputs": ["y", "y"]}, "name of another output"),
         ({"outputs": ["x"]}, "name of an input"),
         ({"padding": "mask"}, "not an input"),
@@ -113,3 +114,19 @@ def test_a_declaration_still_builds_by_being_called() -> None:
 
     assert net() == "module"
     assert net.name == "net"
+
+
+def test_sizes_in_steps() -> None:
+    side = Dim("side", min=32, max=640, multiple_of=32)
+    assert side.bounds == (32, 320, 640)
+    assert 96 in side.sizes
+    assert 100 not in side.sizes
+    assert str(side) == "32..640 in steps of 32"
+    spec = ModelSpec("m", {"x": Input([1, 3, side, side])})
+    assert ModelSpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize(("bounds", "said"), [((30, 64), "min=30"), ((32, 70), "max=70")])
+def test_bounds_that_are_no_multiples(bounds: tuple[int, int], said: str) -> None:
+    with pytest.raises(DeclarationError, match=f"{said} is no multiple of 32"):
+        Dim("side", min=bounds[0], max=bounds[1], multiple_of=32)

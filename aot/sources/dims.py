@@ -32,7 +32,7 @@ def narrowed(spec: ModelSpec, asked: Mapping[str, Triple]) -> ModelSpec:
                 where=f"model '{spec.name}'",
                 fix=f"stay inside it, or widen aot.Dim({name!r}) in the declaration",
             )
-        dims[name] = Dim(name, min=low, opt=opt, max=high)
+        dims[name] = dataclasses.replace(declared[name], min=low, opt=opt, max=high)
     if not dims:
         return spec
     inputs = {

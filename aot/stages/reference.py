@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot import arrays, batches
-from aot.declaration import ModelSpec
+from aot.declaration import Dim, ModelSpec
 from aot.errors import ExportError, UsageError, unknown
 from aot.noise import noisy
 from aot.plan import Plan
@@ -148,12 +148,12 @@ def sizes_to_compare(
         low, opt, high = ({name: bounds[at] for name, bounds in box.items()} for at in range(3))
         found += [Wanted(f"{prefix}min", low), Wanted(f"{prefix}opt", opt)]
         found += _largest(prefix, low, high, plan.verify.flop_limit, cost, notes)
-    new = _unseen(dims, taken)
+    new = _unseen(spec.dims, taken)
     if new:
         found.append(Wanted("unseen", new))
     elif dims:
         notes.append("every size between the bounds of the Dims is used already: none is left that was never seen")
-    found += [Wanted(f"asked-{index}", _asked(sizes, dims)) for index, sizes in enumerate(plan.verify.sizes)]
+    found += [Wanted(f"asked-{index}", _asked(sizes, spec.dims)) for index, sizes in enumerate(plan.verify.sizes)]
     return list(_distinct(_fitting(found, spec, cost, notes)))
 
 
@@ -181,16 +181,18 @@ def _largest(prefix: str, low: Sizes, high: Sizes, flop_limit: float, cost: Cost
     return [Wanted(f"{prefix}max-{name}", {**low, name: high[name]}) for name in high]
 
 
-def _unseen(dims: Mapping[str, tuple[int, int, int]], taken: Mapping[str, set[int]]) -> dict[str, int]:
+def _unseen(dims: Mapping[str, Dim], taken: Mapping[str, set[int]]) -> dict[str, int]:
     """A size for every Dim that no batch and no bound has, odd if possible; empty where there is none for any."""
     sizes: dict[str, int] = {}
     new = False
-    for name, (low, opt, high) in dims.items():
-        used = taken.get(name, set()) | {low, opt, high}
+    for name, dim in dims.items():
+        step = dim.multiple_of
+        low, opt, high = (size // step for size in dim.bounds)
+        used = {size // step for size in taken.get(name, set())} | {low, opt, high}
         first = next((s for s in _between(low, opt, high) if s not in used), None)
         odd = next((s for s in _between(low, opt, high) if s not in used and s % 2), None)
         new |= first is not None
-        sizes[name] = odd or first or opt
+        sizes[name] = (odd or first or opt) * step
     return sizes if new else {}
 
 
@@ -204,14 +206,13 @@ def _between(low: int, opt: int, high: int) -> Iterator[int]:
     yield from range(opt + 1, high)
 
 
-def _asked(sizes: Sizes, dims: Mapping[str, tuple[int, int, int]]) -> dict[str, int]:
+def _asked(sizes: Sizes, dims: Mapping[str, Dim]) -> dict[str, int]:
     for name, size in sizes.items():
         if name not in dims:
             raise unknown("Dim", name, dims)
-        low, _, high = dims[name]
-        if not low <= size <= high:
-            raise UsageError(f"verify.sizes asks for {name}={size}, outside {low}..{high}", where="the profile")
-    return {name: sizes.get(name, bounds[1]) for name, bounds in dims.items()}
+        if size not in dims[name].sizes:
+            raise UsageError(f"verify.sizes asks for {name}={size}, outside {dims[name]}", where="the profile")
+    return {name: sizes.get(name, dim.bounds[1]) for name, dim in dims.items()}
 
 
 def _distinct(cases: Iterable[Wanted]) -> Iterator[Wanted]:

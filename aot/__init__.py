@@ -3,7 +3,8 @@
 A model is declared with `Dim`, `Input` and `model`; `aot build model.py` does the rest.
 """
 
-from aot.declaration import Declaration, Dim, Input, model
+from aot.declaration import Dim, Input
+from aot.decorator import Declaration, model
 from aot.errors import AotError
 
 __version__ = "0.1.0"

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from aot import trace
-from aot.declaration import Declaration
+from aot.decorator import Declaration
 from aot.errors import AotError, DeclarationError, UsageError
 
 SUFFIXES = (".py", ".pt2", ".onnx")

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from aot import arrays, batches, toolchain, trace
 from aot.config import Request
-from aot.declaration import Declaration, ModelSpec
+from aot.declaration import ModelSpec
+from aot.decorator import Declaration
 from aot.errors import CalibrationError, DeclarationError, StoreError
 from aot.run import Run, StageTime
 from aot.source import Runner, Source
@@ -136,7 +137,7 @@ class Declared(Source):
         """Export the module; it is built first where the record spared that."""
         from aot.frontend import export
 
-        return export.write_module(self._build(), self.spec, folder)
+        return export.write_module(self._build(), self.spec, folder, self.project)
 
     def eager(self) -> Runner:
         """The module itself, run by torch on the CPU."""

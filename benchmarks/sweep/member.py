@@ -14,7 +14,8 @@ class Member:
     """A model with random weights that stands for its family.
 
     make: the expression that builds the module. inputs: forward's parameters. setup: lines before the declaration,
-    such as imports, or a module around one whose forward takes or returns something else than tensors.
+    such as imports, or a module around one whose forward takes or returns something else than tensors. padding: the input
+    whose zeros mark padding.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Member:
     make: str
     inputs: Mapping[str, Input]
     setup: str = ""
+    padding: str | None = None
 
     @property
     def dims(self) -> dict[str, Dim]:
@@ -35,8 +37,9 @@ class Member:
         inputs = [f"    {name!r}: {_written(tensor)}," for name, tensor in self.inputs.items()]
         setup = self.setup.strip().splitlines()
         lines = ["import aot", "import torch", *setup, "from sweep.settle import settled", "", *dims]
-        lines += ["INPUTS = {", *inputs, "}", "", "@aot.model(inputs=INPUTS)", f"def {function}():"]
-        lines += ["    torch.manual_seed(0)", f"    return settled({self.make}, INPUTS)", ""]
+        padding = f", padding={self.padding!r}" if self.padding else ""
+        lines += ["INPUTS = {", *inputs, "}", "", f"@aot.model(inputs=INPUTS{padding})", f"def {function}():"]
+        lines += ["    torch.manual_seed(0)", f"    return settled({self.make}, INPUTS{padding})", ""]
         return "\n".join(lines)
 
 

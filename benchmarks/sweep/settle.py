@@ -21,13 +21,13 @@ SMALLEST, LARGEST = 1e-4, 1e4
 """Between these the standard deviation of the largest output has to lie."""
 
 
-def settled(module: torch.nn.Module, inputs: Mapping[str, Input]) -> torch.nn.Module:
+def settled(module: torch.nn.Module, inputs: Mapping[str, Input], padding: str | None = None) -> torch.nn.Module:
     """The module in evaluation mode: constant parameters spread, batch normalization with statistics of random inputs.
 
     Raises ValueError where the outputs at the optimum of every Dim are not finite, or of no sensible size.
     """
     module.eval().requires_grad_(False)
-    spec = ModelSpec("sweep", inputs)
+    spec = ModelSpec("sweep", inputs, padding=padding)
     sizes = {name: dim.bounds[1] for name, dim in spec.dims.items()}
     more = {name: BATCH if name == "batch" else size for name, size in sizes.items()}
     for parameter in module.parameters():

@@ -6,7 +6,8 @@ made that holds every pass to the contract: at least one site changes, a second 
 passes, and the numbers stay equal.
 
 `run_passes` runs passes in order, each until it finds nothing more to do. After every change what nothing reads is
-removed and shapes are inferred, so that a pass may rely on the shapes of what it sees.
+removed and shapes are inferred, so that a pass may rely on the shapes of what it sees; and a node that a pass made
+without saying where it comes from inherits the origin of what it replaced (`aot.origins.inherit` has the rule).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
+
+from aot import origins
 
 Skip = Callable[[ir.Node, str], None]
 Rewrite = Callable[[ir.Model, Skip], int]
@@ -52,6 +55,7 @@ class Pass:
 
         total = 0
         for _ in range(_ROUNDS):
+            before = origins.by_value(model)
             reasons: dict[str, tuple[ir.Node, str]] = {}
             sites = self.rewrite(model, lambda node, why, r=reasons: r.update({node.name or "": (node, why)}))  # type: ignore[misc]
             if not sites:
@@ -61,6 +65,7 @@ class Pass:
                 return total
             total += sites
             RemoveUnusedNodesPass()(model)
+            origins.inherit(model, before)
             infer_shapes(model)
         raise RuntimeError(f"pass '{self.name}' still changes the graph after {_ROUNDS} rounds")
 

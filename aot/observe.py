@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from aot.scopes import scopes
+from aot import origins
 
 if TYPE_CHECKING:
     from aot.arrays import Arrays
@@ -93,7 +93,7 @@ def float_values(path: Path) -> Observed:
             name = output.name or ""
             if not name or output.dtype not in _FLOATS or output.shape is None:
                 continue
-            places[name] = f"node '{node.name}' ({node.op_type}){_module(node)}"
+            places[name] = origins.where_of(node)
             known = alias.get(source or "", source)
             if known in shapes:
                 alias[name] = known or ""
@@ -106,9 +106,3 @@ def float_values(path: Path) -> Observed:
 
 def _dims(value: ir.Value) -> tuple[int | str | None, ...]:
     return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape or ())
-
-
-def _module(node: ir.Node) -> str:
-    """The path of the torch module a node comes from, as torch.onnx recorded it."""
-    path = [scope for scope in scopes(node.metadata_props) if scope]
-    return f", module '{path[-2] if len(path) > 1 else path[-1]}'" if path else ""

@@ -8,8 +8,8 @@ Two keys of `metadata_props` hold it: `aot.module` (`encoder.layer.0.attention`)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,17 +42,12 @@ class Origin:
 
     @property
     def place(self) -> str:
-        """`models/bert.py:213`; the file alone where no line is known, empty where no file is."""
+        """`models/bert.py:213`; the name of an ONNX file alone; empty where nothing is known."""
         return f"{self.file}:{self.line}" if self.line else self.file
-
-    @property
-    def of_file(self) -> bool:
-        """Whether it is a node of an ONNX file rather than a line of source."""
-        return bool(self.file) and self.line == 0
 
     def __str__(self) -> str:
         """One line: `encoder.layer.0.attention, models/bert.py:213: scores = ...`, or `node 'Conv_12' of x.onnx`."""
-        if self.of_file:
+        if self.file and not self.line:
             return f"node '{self.module}' of {self.file}"
         place = f"{self.place}: {self.code}" if self.code else self.place
         return ", ".join(part for part in (self.module, place) if part)
@@ -63,10 +58,6 @@ class Origin:
         source += f" in {self.function}" if self.function else ""
         source += f": {self.code}" if self.code else ""
         return {MODULE: self.module, SOURCE: source}
-
-    def to_json(self) -> dict[str, str]:
-        """`{module, source}`, what reports say of a node."""
-        return {"module": self.module, "source": "" if self.of_file and not self.file else self.place}
 
 
 def read(metadata: Mapping[str, str]) -> Origin | None:
@@ -85,7 +76,7 @@ def of(node: ir.Node) -> Origin | None:
     return read(node.metadata_props)
 
 
-def set(node: ir.Node, origin: Origin | None) -> None:  # noqa: A001 - reads as origins.set(node, ...)
+def set(node: ir.Node, origin: Origin | None) -> None:
     """Give a node an origin in place of what it had; None changes nothing."""
     if origin is not None:
         node.metadata_props.update(origin.metadata())
@@ -98,8 +89,25 @@ def hand_on(source: ir.Node, to: ir.Node) -> None:
 
 def describe(node: ir.Node) -> str:
     """`encoder.layer.0.attention, models/bert.py:213: scores = ...`; the node's name and op where it has no origin."""
-    origin = of(node)
-    return str(origin) if origin is not None and str(origin) else f"node '{node.name}' ({node.op_type})"
+    return str(of(node) or "") or f"node '{node.name}' ({node.op_type})"
+
+
+def where(name: str, op: str, origin: Origin | None) -> str:
+    """What an error says of a node: `node 'mm' (MatMul), module 'encoder.layer.0', models/bert.py:12: x = self.f(x)`,
+    or `node 'Conv_12' (Conv) of x.onnx`."""
+    text = f"node '{name}' ({op})"
+    if origin is None:
+        return text
+    if origin.file and not origin.line:
+        return f"{text} of {origin.file}" if origin.module == name else f"{text}, made from {origin}"
+    module = f"module '{origin.module}'" if origin.module else ""
+    return ", ".join(part for part in (text, module, str(replace(origin, module=""))) if part)
+
+
+def where_of(node: ir.Node) -> str:
+    """`where`, of a node."""
+    op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    return where(node.name or next((str(v.name) for v in node.outputs), ""), op, of(node))
 
 
 def modules(origin: Origin | None) -> Iterator[str]:
@@ -125,26 +133,37 @@ def inherit(model: ir.Model, before: Mapping[str, Origin]) -> None:
     """Give every node that a rewrite made and left without origin that of what it replaced.
 
     `before` is `by_value` of the model before the rewrite. In this order: the origin of the node that computed a value
-    of the same name, whose place the new node took; of the first node that reads it, which it was made for; of the
-    first node it reads; of the node whose subgraph holds it.
+    of the same name, whose place the new node took, or of the name that its own is derived from (`NAME_...`); of the
+    first node that reads it, which it was made for; of the first it reads; of the node whose subgraph holds it; else it
+    belongs to the model itself, whose module path is empty.
     """
-    open_nodes = []
-    for node in every_node(model):
+    fresh = [node for node in every_node(model) if of(node) is None]
+    for node in fresh:
+        set(node, _first(_by_name(str(value.name), before) for value in node.outputs))
+    for node in reversed(fresh):
         if of(node) is None:
-            set(node, next((before[v.name] for v in node.outputs if v.name in before), None))
-            open_nodes.append(node)
-    for node in reversed(open_nodes):
+            set(node, _first(of(use.node) for value in node.outputs for use in value.uses()))
+    for node in fresh:
         if of(node) is None:
-            set(node, next(filter(None, (of(use.node) for v in node.outputs for use in v.uses())), None))
-    for node in open_nodes:
-        if of(node) is None:
-            makers = (v.producer() for v in node.inputs if v is not None)
-            set(node, next(filter(None, (of(maker) for maker in makers if maker is not None)), None))
+            makers = (value.producer() for value in node.inputs if value is not None)
+            set(node, _first(of(maker) for maker in makers if maker is not None))
     for holder in every_node(model):
-        for graph in subgraphs(holder):
-            for node in graph:
-                if of(node) is None:
-                    hand_on(holder, node)
+        for node in (node for graph in subgraphs(holder) for node in graph):
+            if of(node) is None:
+                hand_on(holder, node)
+    for node in fresh:
+        if of(node) is None:
+            set(node, Origin())
+
+
+def _by_name(name: str, known: Mapping[str, Origin]) -> Origin | None:
+    while name and name not in known:
+        name = name.rpartition("_")[0]
+    return known.get(name)
+
+
+def _first(found: Iterable[Origin | None]) -> Origin | None:
+    return next((origin for origin in found if origin is not None), None)
 
 
 def every_node(model: ir.Model) -> Iterator[ir.Node]:

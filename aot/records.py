@@ -69,7 +69,7 @@ class QuantizedGraph(GraphRecord):
     """The final graph, every tensor of the dtype the engine will use.
 
     facts: nodes, precision, ops (quantized op type -> count), qdq (DequantizeLinear nodes),
-    decisions ([{node, op, precision, reason}], one a node of the input graph), warnings.
+    decisions ([{node, op, precision, reason, module, source}], one a node of the input graph), warnings.
     """
 
 

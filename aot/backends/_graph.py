@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aot import origins
 from aot.errors import GraphError
-from aot.scopes import scopes
+from aot.origins import Origin
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
@@ -42,17 +43,14 @@ def inner_graphs(attribute: AttributeProto) -> list[GraphProto]:
 
 
 def describe(node: NodeProto) -> str:
-    """One line: "node 'mm' (MatMul), module 'encoder.layer.0', source model.py:12: x = self.f(x)"."""
+    """One line: `node 'mm' (MatMul), module 'encoder.layer.0', model.py:12: x = self.f(x)`."""
     op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-    parts = [f"node '{node.name or node.output[0]}' ({op})"]
-    metadata = {item.key: item.value for item in node.metadata_props}
-    module = _module(metadata)
-    if module:
-        parts.append(f"module '{module}'")
-    source = _source(metadata.get("pkg.torch.onnx.stack_trace", ""))
-    if source:
-        parts.append(f"source {source}")
-    return ", ".join(parts)
+    return origins.where(node.name or node.output[0], op, origin(node))
+
+
+def origin(node: NodeProto) -> Origin | None:
+    """Where the node comes from; None where it does not say."""
+    return origins.read({item.key: item.value for item in node.metadata_props})
 
 
 def mentioned(graph: GraphProto, text: str) -> list[NodeProto]:
@@ -69,22 +67,6 @@ def mentioned(graph: GraphProto, text: str) -> list[NodeProto]:
 def by_name(graph: GraphProto, name: str) -> NodeProto | None:
     """The first node of that name."""
     return next((node for node in nodes(graph) if node.name == name), None)
-
-
-def _module(metadata: dict[str, str]) -> str:
-    """The innermost module path."""
-    path = scopes(metadata)
-    return path[-2] if len(path) > 1 else ""
-
-
-def _source(trace: str) -> str:
-    """The innermost frame outside torch itself, as `file:line: code`."""
-    frames = re.findall(r'File "([^"]+)", line (\d+), in [^\n]*\n?([^\n]*)', trace)
-    own = [frame for frame in frames if "/site-packages/torch/" not in frame[0]]
-    if not own:
-        return ""
-    file, line, code = own[-1]
-    return f"{file}:{line}: {code.strip()}" if code.strip() else f"{file}:{line}"
 
 
 def first(found: Iterable[NodeProto]) -> str | None:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import torch
 from torch.utils import _pytree as pytree
 
+from aot import origins
 from aot.declaration import ModelSpec
 from aot.errors import ExportError
 from aot.frontend import capture, names
@@ -21,23 +22,33 @@ from aot.frontend.translate import translated
 from aot.records import MODEL
 
 
-def write_module(module: torch.nn.Module, spec: ModelSpec, folder: Path) -> Mapping[str, Any]:
-    """Export a module to `folder/model.onnx`. Raises ExportError for whatever would not be the promised model."""
+def write_module(
+    module: torch.nn.Module, spec: ModelSpec, folder: Path, project: Path | None = None
+) -> Mapping[str, Any]:
+    """Export a module to `folder/model.onnx`. Raises ExportError for whatever would not be the promised model.
+
+    project: the folder that source lines are told from, where they lie inside.
+    """
     capture.check_inputs(module, spec)
     capture.check_weights(module)
-    return write_program(capture.captured(module, spec), spec, folder, type(module).__name__)
+    return write_program(capture.captured(module, spec), spec, folder, type(module).__name__, project)
 
 
 def write_program(
-    program: torch.export.ExportedProgram, spec: ModelSpec, folder: Path, owner: str = "the saved program"
+    program: torch.export.ExportedProgram,
+    spec: ModelSpec,
+    folder: Path,
+    owner: str = "the saved program",
+    project: Path | None = None,
 ) -> Mapping[str, Any]:
     """Translate an exported program; `owner` is whose forward it was, for messages. Returns {nodes, opset, outputs}."""
     capture.check_program(program, spec)
     outputs = _outputs(program, spec, owner)
-    model = translated(program)
+    model = translated(program, project)
     graph = model.graph
     names.name_dims(graph, spec, capture.refuse_fixed)
     names.name_outputs(graph, outputs)
+    origins.inherit(model, {})
     graph.name = spec.name
     ir.save(model, folder / MODEL, external_data=f"{MODEL}.data")
     return {"nodes": len(graph), "opset": model.opset_imports[""], "outputs": outputs}

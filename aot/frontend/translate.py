@@ -6,33 +6,44 @@ Imports torch; import it only where torch is needed.
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 import torch
 
+from aot import origins as origins_of
 from aot.errors import ExportError
-from aot.frontend import constraints
+from aot.frontend import constraints, origins
 from aot.frontend.bridge import TRANSLATIONS
 
 OPSET = 20
 
 
-def translated(program: torch.export.ExportedProgram) -> ir.Model:
-    """The program as an ONNX model of opset OPSET. Raises ExportError for an op without translation."""
+def translated(program: torch.export.ExportedProgram, project: Path | None = None) -> ir.Model:
+    """The program as an ONNX model of opset OPSET, every node with its origin; `project`: see `origins.write`.
+
+    Raises ExportError for an op without translation.
+    """
 
     def translate() -> Any:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return torch.onnx.export(
+            made = torch.onnx.export(
                 program,
                 dynamo=True,
                 opset_version=OPSET,
                 input_names=[str(name) for name in program.graph_signature.user_inputs],
                 custom_translation_table=TRANSLATIONS,
-                optimize=True,
+                optimize=False,  # before origins are written it would lose some
                 verbose=False,
             )
+            assert made is not None
+            origins.write(made.model, project)
+            known = origins_of.by_value(made.model)
+            made.optimize()
+            origins_of.inherit(made.model, known)
+            return made
 
     try:
         made = constraints.silenced(translate)

@@ -10,8 +10,10 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
+from aot import origins
 from aot.config import Recipe
 from aot.errors import GraphError
+from aot.origins import Origin
 from aot.precision.casts import retype
 from aot.precision.formats import FLOATS, QUANTIZED, Float
 from aot.precision.islands import Islands, find_islands
@@ -26,12 +28,14 @@ QDQ_OPSET = 19
 
 @dataclass(frozen=True)
 class Decision:
-    """What a node computes in, and why."""
+    """What a node computes in, and why; module, source: where it comes from, as `aot.origins` has it."""
 
     node: str
     op: str
     precision: str
     reason: str
+    module: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,8 @@ def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float]) -> Outcome
     decisions = []
     for node, name, op in original:
         precision, reason = _decide(node, dtypes[node], placed, islands, observed, compute, recipe)
-        decisions.append(Decision(name, op, precision, reason))
+        origin = origins.of(node) or Origin()
+        decisions.append(Decision(name, op, precision, reason, origin.module, origin.place))
     return Outcome(
         decisions=tuple(decisions),
         ops=dict(sorted(Counter(n.op_type for n in placed.quantized).items())),
@@ -111,7 +116,7 @@ def _check(model: ir.Model, recipe: Recipe) -> None:
             if value.dtype is None and value.uses():
                 raise GraphError(
                     f"the dtype of '{value.name}' is not known",
-                    where=f"node '{node.name}' ({node.op_type})",
+                    where=origins.where_of(node),
                     fix="run ONNX shape inference on the model first",
                 )
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from aot import origins
 from aot.precision.formats import Float
 from aot.precision.reading import is_constant, is_float
 from aot.precision.schemas import Slots, slots
@@ -63,19 +64,20 @@ class _Retyping:
                 if node.op_type in _INDIFFERENT and not is_constant(value):
                     continue
                 wanted = self.compute.onnx if narrow[node].inputs[i] else ir.DataType.FLOAT
-                node.replace_input_with(i, self.as_dtype(value, wanted))
+                node.replace_input_with(i, self.as_dtype(value, wanted, node))
         for node in self.graph.all_nodes():
             if node.graph is not self.graph:
                 for i, value in enumerate(node.inputs):
                     if value is not None and value in floats and value.graph is self.graph:
-                        node.replace_input_with(i, self.as_dtype(value, ir.DataType.FLOAT))
+                        node.replace_input_with(i, self.as_dtype(value, ir.DataType.FLOAT, node))
         for i, output in outputs:
             if output.dtype != ir.DataType.FLOAT:
                 self._restore_output(i, output)
         self._drop_unread_initializers()
 
-    def as_dtype(self, value: ir.Value, wanted: ir.DataType) -> ir.Value:
-        """The value in that dtype: itself, a converted initializer, or one cast behind its producer."""
+    def as_dtype(self, value: ir.Value, wanted: ir.DataType, reader: ir.Node) -> ir.Value:
+        """The value in that dtype: itself, a converted initializer, or one cast behind its producer, whose origin is
+        that of the first reader that asked for it."""
         key = (value, wanted)
         if key not in self.made:
             if is_constant(value):
@@ -83,7 +85,7 @@ class _Retyping:
             elif value.dtype == wanted:
                 self.made[key] = value
             else:
-                self.made[key] = self._cast(value, wanted)
+                self.made[key] = self._cast(value, wanted, reader)
         return self.made[key]
 
     def _unique(self, base: str) -> str:
@@ -112,11 +114,13 @@ class _Retyping:
         self.graph.register_initializer(converted)
         return converted
 
-    def _cast(self, value: ir.Value, wanted: ir.DataType) -> ir.Value:
+    def _cast(self, value: ir.Value, wanted: ir.DataType, serves: ir.Node | None) -> ir.Value:
         suffix = "fp32" if wanted == ir.DataType.FLOAT else self.compute.name
         name = self._unique(f"{value.name}_{suffix}")
         result = ir.Value(name=name, shape=value.shape, type=ir.TensorType(wanted))
         node = ir.node("Cast", [value], {"to": wanted}, outputs=[result], name=f"Cast_{name}")
+        if serves is not None:
+            origins.hand_on(serves, node)
         self._insert_after(value.producer(), node)
         return result
 
@@ -132,7 +136,7 @@ class _Retyping:
         """Give the output its dtype and its name back; the value inside gets another name."""
         outer = value.name
         assert outer is not None
-        cast = self.made.get((value, ir.DataType.FLOAT)) or self._cast(value, ir.DataType.FLOAT)
+        cast = self.made.get((value, ir.DataType.FLOAT)) or self._cast(value, ir.DataType.FLOAT, value.producer())
         value.name = self._unique(f"{outer}_{self.compute.name}")
         cast.name = outer
         self.graph.outputs[index] = cast

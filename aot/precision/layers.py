@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from aot import origins
 from aot.precision.reading import attribute, is_constant
-from aot.scopes import scopes
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ def _sizes(value: ir.Value | None) -> tuple[int | None, ...]:
 
 
 def places(node: ir.Node) -> tuple[str, ...]:
-    """What a `keep` pattern is matched with: the node's name, the module paths the exporter recorded, and the module
-    that owns its weight. A convolution that swallowed its batch norm carries the norm's path, and its own weight.
+    """What a `keep` pattern is matched with: the node's name, the path of its module and of those around that, and the
+    module that owns its weight. A convolution that swallowed its batch norm is the norm's, and has its own weight.
     """
-    names = [node.name or "", *(scope for scope in scopes(node.metadata_props) if scope)]
+    names = [node.name or "", *origins.modules(origins.of(node))]
     owners = (v.name.rpartition(".")[0] for v in node.inputs if is_constant(v) and v is not None and v.name)
     names += [owner for owner in owners if owner]
     return tuple(dict.fromkeys(names))

@@ -1,7 +1,8 @@
 """Putting QuantizeLinear and DequantizeLinear where the placement wants them.
 
-One Q/DQ pair a tensor, one DQ a weight, however many read them. Weights are stored quantized; every zero point
-is 0. Scales are FLOAT here, holding values that the compute dtype holds exactly; `casts` retypes them with the rest.
+One Q/DQ pair a tensor, one DQ a weight, however many read them; their origin is that of the first reader. Weights
+are stored quantized; every zero point is 0. Scales are FLOAT here, holding values that the compute dtype holds
+exactly; `casts` retypes them with the rest.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from aot import origins
 from aot.errors import GraphError
 from aot.precision.formats import Float, Quantized
 from aot.precision.placement import Site
@@ -64,7 +66,7 @@ class _Inserter:
             if not bool(np.isfinite(array).all()):
                 raise GraphError(
                     f"the weight '{value.name}' holds NaN or infinity",
-                    where=f"node '{site.node.name}' ({site.node.op_type})",
+                    where=origins.where_of(site.node),
                     fix="check the checkpoint that the model loads",
                 )
             scales = weight_scales(array, site.axis, self.form, self.compute)
@@ -119,5 +121,7 @@ class _Inserter:
         ending += f"_axis{attributes['axis']}" if "axis" in attributes else ""
         name = f"{of.name}_{ending}"
         result = ir.Value(name=name, shape=of.shape, type=ir.TensorType(dtype))
-        self.graph.insert_before(before, ir.node(op, inputs, attributes, outputs=[result], name=f"{op}_{name}"))
+        node = ir.node(op, inputs, attributes, outputs=[result], name=f"{op}_{name}")
+        origins.hand_on(before, node)
+        self.graph.insert_before(before, node)
         return result

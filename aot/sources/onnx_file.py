@@ -30,6 +30,8 @@ class OnnxFile(FileSource):
             import onnx
             import onnx_ir as ir
 
+            from aot.frontend import origins
+
             try:
                 onnx.checker.check_model(str(self.path))
                 model = ir.load(self.path)
@@ -46,6 +48,7 @@ class OnnxFile(FileSource):
             for name in [v.name for v in model.graph.inputs if v.name in model.graph.initializers]:
                 # Before IR version 4 weights were listed among the inputs as well.
                 model.graph.inputs[:] = [v for v in model.graph.inputs if v.name != name]
+            origins.write_from_file(model, self.path, self.project)
             self._loaded = model
         return self._loaded
 

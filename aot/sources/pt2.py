@@ -88,7 +88,7 @@ class SavedProgram(FileSource):
         """Translate the program as it was saved."""
         from aot.frontend import export
 
-        return export.write_program(self._program(), self.spec, folder)
+        return export.write_program(self._program(), self.spec, folder, project=self.project)
 
     def eager(self) -> Runner:
         """The program's own module, run by torch on the CPU."""

@@ -83,6 +83,7 @@ def check_weights(model: ir.Model) -> None:
     """
     import numpy as np
 
+    from aot import origins
     from aot.errors import GraphError
 
     for name, value in model.graph.initializers.items():
@@ -94,6 +95,6 @@ def check_weights(model: ir.Model) -> None:
             reader = next(iter(value.consumers()), None)
             raise GraphError(
                 f"weight '{name}' holds NaN",
-                where=f"node '{reader.name}' ({reader.op_type})" if reader is not None else None,
+                where=origins.where_of(reader) if reader is not None else None,
                 fix="check the checkpoint and how it is loaded; aot builds no engine from weights that are not numbers",
             )

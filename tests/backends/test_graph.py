@@ -7,27 +7,21 @@ from pathlib import Path
 from onnx import helper
 
 from aot.backends import _graph
+from aot.origins import Origin
 from tests.backends.graphs import write
 
 
-def test_module_and_source_line_come_from_the_exporters_metadata() -> None:
+def test_module_and_source_line_are_said_of_a_node() -> None:
     node = helper.make_node("MatMul", ["a", "b"], ["c"], name="mm")
-    said = {
-        "pkg.torch.onnx.name_scopes": "['', 'encoder', 'encoder.layer.0', 'linear_2']",
-        "pkg.torch.onnx.stack_trace": 'File "/p/model.py", line 12, in forward\n    x = self.f(x)\n'
-        '  File "/v/site-packages/torch/nn/modules/linear.py", line 134, in forward\n    return F.linear(input)',
-    }
-    for key, value in said.items():
-        item = node.metadata_props.add()
-        item.key, item.value = key, value
-    described = "node 'mm' (MatMul), module 'encoder.layer.0', source /p/model.py:12: x = self.f(x)"
+    for key, value in Origin("encoder.layer.0", "model.py", 12, "forward", "x = self.f(x)").metadata().items():
+        node.metadata_props.add(key=key, value=value)
+    described = "node 'mm' (MatMul), module 'encoder.layer.0', model.py:12: x = self.f(x)"
     assert _graph.describe(node) == described
 
 
 def test_damaged_metadata_is_left_out() -> None:
     node = helper.make_node("Relu", ["a"], ["b"], domain="own")
-    item = node.metadata_props.add()
-    item.key, item.value = "pkg.torch.onnx.name_scopes", "[not python"
+    node.metadata_props.add(key="aot.source", value="nowhere")
     assert _graph.describe(node) == "node 'b' (own::Relu)"
 
 

@@ -11,7 +11,9 @@ import onnx.reference
 import onnx_ir as ir
 import pytest
 
+from aot import origins
 from aot.graph import Pass, infer_shapes
+from aot.origins import Origin
 from aot.passes import PASSES
 
 SIZES = {"B": 2, "S": 5}
@@ -86,10 +88,12 @@ def test_states_its_algebra(one: Pass) -> None:
 
 
 @EACH
-def test_metadata_survives(one: Pass) -> None:
-    """Nodes that are not constants know the module they come from, before and after."""
+def test_origins_survive(one: Pass) -> None:
+    """Every node has an origin afterwards, and it is one that a node had before."""
     proto = parse(one.example)
-    for node in proto.graph.node:
-        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'layer']")
+    for number, node in enumerate(proto.graph.node, 1):
+        for key, value in Origin("layer", "m.py", number).metadata().items():
+            node.metadata_props.add(key=key, value=value)
     _, model = rewritten(one, proto)
-    assert [node.op_type for node in model.graph if not node.metadata_props] == []
+    found = [origins.of(node) for node in model.graph]
+    assert [origin for origin in found if origin is None or not 0 < origin.line <= len(proto.graph.node)] == []

@@ -8,7 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from aot import origins
 from aot.errors import GraphError
+from aot.origins import Origin
 from tests.precision.graphs import (
     FP16,
     Array,
@@ -272,7 +274,7 @@ def test_a_layer_that_cancels_stays_wide_and_so_does_its_feeder() -> None:
 def test_patterns_keep_nodes_and_modules_wide() -> None:
     made = graph(LINEAR, **LINEAR_WEIGHTS)
     amax = observe(made, X32)
-    node(made, "y").metadata_props["pkg.torch.onnx.name_scopes"] = "['', 'net', 'net.head', 'linear']"
+    origins.set(node(made, "y"), Origin("net.head.linear", "m.py", 3))
     _, outcome = converted(made, recipe("int8", keep=("net.h*", "nowhere")), amax)
     assert precisions(outcome)["y"] == "fp16"
     assert reasons(outcome)["y"] == "the recipe keeps 'net.h*' wide"
@@ -286,7 +288,7 @@ def test_a_layer_is_kept_by_the_module_that_owns_its_weight() -> None:
     made = graph(LINEAR, **LINEAR_WEIGHTS)
     amax = observe(made, X32)
     head = node(made, "y")
-    head.metadata_props["pkg.torch.onnx.name_scopes"] = "['', 'net.norm', 'batch_norm']"
+    origins.set(head, Origin("net.norm", "m.py", 3))
     weight = head.inputs[1]
     assert weight is not None
     made.graph.initializers.pop("v")

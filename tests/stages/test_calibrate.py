@@ -15,6 +15,7 @@ from aot.calibrator import get
 from aot.config import Budget, EngineOptions, Placement, Recipe, Verify
 from aot.errors import CalibrationError, UsageError
 from aot.observe import float_values
+from aot.origins import Origin
 from aot.plan import Plan
 from aot.progress import Silent
 from aot.records import MODEL, Data, Graph
@@ -38,7 +39,8 @@ def graph(tmp_path: Path) -> Graph:
     model = onnx.parser.parse_model(TEXT)
     for index, node in enumerate(model.graph.node):
         node.name = f"node{index}"
-        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'head.root', 'call']")
+        for key, value in Origin("head.root", "m.py", 7).metadata().items():
+            node.metadata_props.add(key=key, value=value)
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     folder = tmp_path / "graph"
     folder.mkdir()
@@ -139,7 +141,7 @@ def test_nan_is_located(graph: Graph, tmp_path: Path) -> None:
     with pytest.raises(CalibrationError) as caught:
         observe(graph.model, stored(tmp_path / "data", content), get("max")(), Silent())
     assert "value 'root' is NaN or infinite on calibration batch 1" in str(caught.value)
-    assert caught.value.where == "node 'node6' (Sqrt), module 'head.root'"
+    assert caught.value.where == "node 'node6' (Sqrt), module 'head.root', m.py:7"
 
 
 def test_no_batches_and_unknown_calibrators_are_refused(graph: Graph, tmp_path: Path) -> None:

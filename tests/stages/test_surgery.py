@@ -204,17 +204,6 @@ def test_nodes_have_unique_names_and_values_have_types_and_shapes(attention: Pat
     assert [value.name for value in values if value.dtype is None or value.shape is None] == []
 
 
-def test_layers_remember_their_module(attention: Path, tmp_path: Path) -> None:
-    rewrite(attention, tmp_path, narrow=True)
-    paths = [
-        node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
-        for node in ir.load(tmp_path / MODEL).graph
-        if node.op_type in ("MatMul", "Transpose", "Mul", "Softmax", "Gelu")
-    ]
-    assert all(paths)
-    assert any("qkv.0" in path for path in paths)
-
-
 def test_nan_weights_are_refused_by_name(tmp_path: Path) -> None:
     module = torch.nn.Linear(4, 4)
     module.weight.data[1, 2] = float("nan")

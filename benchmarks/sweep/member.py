@@ -11,11 +11,11 @@ from aot.declaration import ModelSpec
 
 @dataclass(frozen=True)
 class Member:
-    """A model with random weights that stands for its family.
+    """A model that stands for its family.
 
     make: the expression that builds the module. inputs: forward's parameters. setup: lines before the declaration,
     such as imports, or a module around one whose forward takes or returns something else than tensors. padding: the input
-    whose zeros mark padding.
+    whose zeros mark padding. trained: its weights are real and stay as they are.
     """
 
     name: str
@@ -24,6 +24,7 @@ class Member:
     inputs: Mapping[str, Input]
     setup: str = ""
     padding: str | None = None
+    trained: bool = False
 
     @property
     def dims(self) -> dict[str, Dim]:
@@ -36,9 +37,12 @@ class Member:
         dims = [f"{n} = aot.Dim({n!r}, min={d.min}, opt={d.opt}, max={d.max})" for n, d in self.dims.items()]
         inputs = [f"    {name!r}: {_written(tensor)}," for name, tensor in self.inputs.items()]
         setup = self.setup.strip().splitlines()
-        lines = ["import aot", "import torch", *setup, "from sweep.settle import settled", "", *dims]
+        settle = [] if self.trained else ["from sweep.settle import settled"]
+        lines = ["import aot", "import torch", *setup, *settle, "", *dims]
         padding = f", padding={self.padding!r}" if self.padding else ""
         lines += ["INPUTS = {", *inputs, "}", "", f"@aot.model(inputs=INPUTS{padding})", f"def {function}():"]
+        if self.trained:
+            return "\n".join([*lines, f"    return {self.make}", ""])
         lines += ["    torch.manual_seed(0)", f"    return settled({self.make}, INPUTS{padding})", ""]
         return "\n".join(lines)
 

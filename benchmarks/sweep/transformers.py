@@ -115,7 +115,9 @@ def _speech(name: str, **options: Any) -> Member:
 ENCODERS = (
     _encoder("Bert"),
     _encoder("Roberta"),
-    _only("DistilBert", vocab_size=VOCABULARY, dim=32, n_layers=2, n_heads=4, hidden_dim=64, max_position_embeddings=64),
+    _only(
+        "DistilBert", vocab_size=VOCABULARY, dim=32, n_layers=2, n_heads=4, hidden_dim=64, max_position_embeddings=64
+    ),
     _encoder("Albert", embedding_size=16),
     _encoder("Electra", embedding_size=16),
     _encoder("Deberta", relative_attention=True, pos_att_type=["c2p", "p2c"]),
@@ -196,7 +198,9 @@ DECODERS = (
     _decoder("Olmo"),
     _decoder("Olmo2"),
     _decoder("Granite"),
-    _only("CodeGen", vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4, use_cache=False),
+    _only(
+        "CodeGen", vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4, use_cache=False
+    ),
     _encoder("BioGpt", use_cache=False),
     _encoder("Persimmon", use_cache=False),
     _decoder("SmolLM3"),
@@ -233,10 +237,26 @@ VISION = (
     _vit("IJepa"),
     _vit("Data2VecVision", use_relative_position_bias=True),
     _vit("Yolos", model="ForObjectDetection", image_size=[64, 64], num_detection_tokens=5),
-    _vit("DPT", model="ForSemanticSegmentation", num_labels=4, num_hidden_layers=4, backbone_out_indices=[0, 1, 2, 3], neck_hidden_sizes=[8, 8, 16, 16]),
-    _image("Swin", inputs=IMAGE, image_size=64, patch_size=4, embed_dim=16, depths=[2, 2], num_heads=[2, 2], window_size=4),
+    _vit(
+        "DPT",
+        model="ForSemanticSegmentation",
+        num_labels=4,
+        num_hidden_layers=4,
+        backbone_out_indices=[0, 1, 2, 3],
+        neck_hidden_sizes=[8, 8, 16, 16],
+    ),
     _image(
-        "Swinv2", inputs=IMAGE, image_size=64, patch_size=4, embed_dim=16, depths=[2, 2], num_heads=[2, 2], window_size=4
+        "Swin", inputs=IMAGE, image_size=64, patch_size=4, embed_dim=16, depths=[2, 2], num_heads=[2, 2], window_size=4
+    ),
+    _image(
+        "Swinv2",
+        inputs=IMAGE,
+        image_size=64,
+        patch_size=4,
+        embed_dim=16,
+        depths=[2, 2],
+        num_heads=[2, 2],
+        window_size=4,
     ),
     _image("ConvNext", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1]),
     _image("ConvNextV2", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1]),
@@ -264,7 +284,14 @@ VISION = (
     _image("MobileNetV2", depth_multiplier=0.25, image_size=64),
     _image("EfficientNet", inputs=IMAGE, image_size=64, width_coefficient=0.25, depth_coefficient=0.25, hidden_dim=320),
     _image("PoolFormer", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1]),
-    _image("Pvt", inputs=IMAGE, image_size=64, depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 16, 32], num_attention_heads=[1, 1, 2, 2]),
+    _image(
+        "Pvt",
+        inputs=IMAGE,
+        image_size=64,
+        depths=[1, 1, 1, 1],
+        hidden_sizes=[8, 16, 16, 32],
+        num_attention_heads=[1, 1, 2, 2],
+    ),
     _image("Cvt", inputs=IMAGE, embed_dim=[8, 16, 32], num_heads=[1, 2, 2], depth=[1, 2, 3]),
     _image(
         "Levit",
@@ -275,7 +302,9 @@ VISION = (
         depths=[1, 1, 1],
         key_dim=[8, 8, 8],
     ),
-    _image("FocalNet", embed_dim=16, depths=[1, 1], focal_levels=[2, 2], focal_windows=[3, 3], inputs=IMAGE, image_size=64),
+    _image(
+        "FocalNet", embed_dim=16, depths=[1, 1], focal_levels=[2, 2], focal_windows=[3, 3], inputs=IMAGE, image_size=64
+    ),
     _image("SwiftFormer", inputs=IMAGE, image_size=64, depths=[1, 1, 1, 1], embed_dims=[8, 16, 24, 32]),
     _image(
         "Hiera",

@@ -52,6 +52,8 @@ class _Decision(_Inner):
     op: str
     precision: str
     reason: str
+    module: str = ""
+    source: str = ""
 
 
 class _GraphFacts(_Inner):

@@ -84,6 +84,7 @@ class Workshop:
         def make(folder: Path) -> Mapping[str, Any]:
             write_model(folder / "model.onnx", weight)
             decision = {"node": "matmul <1>", "op": "MatMul", "precision": "fp32", "reason": "the network's precision"}
+            decision |= {"module": "net.head", "source": "tiny.py:3"}
             return {"nodes": 1, "precision": "fp32", "ops": {}, "qdq": 0, "decisions": [decision], "warnings": []}
 
         config = {"weight": weight.ravel().tolist()}

@@ -12,7 +12,9 @@ from aot.text import number, size_of, table
 
 @click.command("inspect", no_args_is_help=True)
 @click.argument("artifact")
-@click.option("--nodes", is_flag=True, help="Every node with its precision and the reason.")
+@click.option(
+    "--nodes", is_flag=True, help="Every node: its precision, module, source line, reason."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 def command(artifact: str, nodes: bool, as_json: bool) -> int:
     """Show what ARTIFACT is, what it takes, how it was made. Every file is checked against its digest.
@@ -81,7 +83,7 @@ def describe(data: dict[str, Any], decisions: list[dict[str, Any]], nodes: bool)
     lines += ["", table(facts), ""]
     rows: list[tuple[str, ...]]
     if nodes:
-        rows = [(d["node"], d["op"], d["precision"], d["reason"]) for d in decisions]
+        rows = [(d["node"], d["op"], d["precision"], _origin(d), d["reason"]) for d in decisions]
     else:
         counts: dict[tuple[str, str], int] = {}
         for decision in decisions:
@@ -89,3 +91,8 @@ def describe(data: dict[str, Any], decisions: list[dict[str, Any]], nodes: bool)
             counts[group] = counts.get(group, 0) + 1
         rows = [(precision, op, str(count)) for (precision, op), count in sorted(counts.items())]
     return "\n".join([*lines, table(rows)]) if rows else "\n".join(lines)
+
+
+def _origin(decision: dict[str, Any]) -> str:
+    """`encoder.layer.0, models/bert.py:213`; `-` in artifacts of before origins were kept."""
+    return ", ".join(filter(None, (decision.get("module"), decision.get("source")))) or "-"

@@ -39,7 +39,7 @@ def render(data: Mapping[str, Any]) -> str:
             for target, report in data["engine_reports"].items()
         ),
         _section("Inputs and outputs", _io(data["io"], data["profiles"])),
-        _section("Precision", _precision(data["decisions"])),
+        _section("Precision", _precision(data["decisions"], data["precision"])),
         _section("Versions", _history(data["history"])),
     ]
     return (
@@ -136,18 +136,29 @@ def _io(io: Mapping[str, Any], profiles: Sequence[Mapping[str, Sequence[int]]]) 
     return body + (_table(("", "dim", "min", "opt", "max"), ranges) if ranges else "")
 
 
-def _precision(decisions: Sequence[Mapping[str, Any]]) -> str:
+def _precision(decisions: Sequence[Mapping[str, Any]], asked: str) -> str:
     if not decisions:
         return "<p>Every node is in the precision of the network.</p>"
-    counts: dict[tuple[str, str, str], int] = {}
+    counts: dict[tuple[str, ...], int] = {}
     for decision in decisions:
-        group = (str(decision["op"]), str(decision["precision"]), str(decision["reason"]))
+        group = tuple(str(decision[key]) for key in ("op", "precision", "reason"))
         counts[group] = counts.get(group, 0) + 1
-    summary = _table(("op", "precision", "why", "nodes"), [(*group, n) for group, n in sorted(counts.items())])
-    nodes = _table(
-        ("node", "op", "precision", "why"), [(d["node"], d["op"], d["precision"], d["reason"]) for d in decisions]
-    )
-    return summary + f"<details><summary>Every node</summary>{nodes}</details>"
+    body = _table(("op", "precision", "why", "nodes"), [(*group, n) for group, n in sorted(counts.items())])
+    wide = [decision for decision in decisions if kept_wide(decision, asked)]
+    for title, chosen in ((f"Kept wide ({len(wide)})", wide), (f"Every node ({len(decisions)})", decisions)):
+        rows = [
+            (d["node"], d["op"], d["precision"], d.get("module", ""), d.get("source", ""), d["reason"]) for d in chosen
+        ]
+        nodes = _table(("node", "op", "precision", "module", "source", "why"), rows)
+        body += f"<details><summary>{title}</summary>{nodes}</details>" if rows else ""
+    return body
+
+
+def kept_wide(decision: Mapping[str, Any], asked: str) -> bool:
+    """Whether a node was left wider than it might have been: FP32 in a narrow network, or a layer not quantized."""
+    layer = asked in ("int8", "fp8") and decision["op"] in ("MatMul", "Gemm", "Conv", "ConvTranspose")
+    wide = ("fp16", "bf16", "fp32") if layer else ("fp32",)
+    return asked != "fp32" and decision["precision"] in wide
 
 
 def _history(history: Sequence[Mapping[str, Any]]) -> str:

@@ -127,10 +127,12 @@ def test_inspect_says_what_it_is_takes_and_decided(tiny: Path, capsys: pytest.Ca
     assert found["kind"] == "full"
     assert found["io"]["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["batch", 3]}]
     assert found["io"]["outputs"] == [{"name": "y", "dtype": "float32", "shape": ["batch", 2]}]
-    assert found["decisions"][0]["reason"] == "the network's precision"
+    [decision] = found["decisions"]
+    assert (decision["module"], decision["source"]) == ("net.head", "tiny.py:3")
+    assert decision["reason"] == "the network's precision"
     assert found["engines"][0]["reason"].startswith("built, not run")
     assert cli.call(["inspect", str(tiny), "--nodes"]) == 0
-    assert "the network's precision" in capsys.readouterr().out
+    assert "matmul <1>  MatMul  fp32  net.head, tiny.py:3  the network's precision" in capsys.readouterr().out
 
 
 def test_doctor_names_every_backend_and_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

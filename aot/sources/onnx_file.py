@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aot import content
 from aot.errors import GraphError
 from aot.records import MODEL
 from aot.source import Runner
@@ -14,9 +15,6 @@ from aot.sources.file import FileSource, Tensor
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-OPSET = 20
-"""Older models are converted up to this: the first that has everything the later stages write."""
 
 
 class OnnxFile(FileSource):
@@ -27,29 +25,11 @@ class OnnxFile(FileSource):
 
     def _model(self) -> ir.Model:
         if self._loaded is None:
-            import onnx
-            import onnx_ir as ir
-
             from aot.frontend import origins
+            from aot.onnx_input.loading import load
 
-            try:
-                onnx.checker.check_model(str(self.path))
-                model = ir.load(self.path)
-                for weight in model.graph.initializers.values():
-                    if weight.const_value is not None:
-                        weight.const_value.numpy()
-            except (onnx.checker.ValidationError, OSError, ValueError, TypeError) as error:
-                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-                raise GraphError(
-                    f"not a whole ONNX model: {lines[0] if lines else type(error).__name__}",
-                    where=str(self.path),
-                    fix="export or copy it again, external data beside it",
-                ) from error
-            for name in [v.name for v in model.graph.inputs if v.name in model.graph.initializers]:
-                # Before IR version 4 weights were listed among the inputs as well.
-                model.graph.inputs[:] = [v for v in model.graph.inputs if v.name != name]
-            origins.write_from_file(model, self.path, self.project)
-            self._loaded = model
+            self._loaded = load(self.path, content.names("plugins", self.project))
+            origins.write_from_file(self._loaded, self.path, self.project)
         return self._loaded
 
     def files(self) -> list[Path]:
@@ -62,91 +42,82 @@ class OnnxFile(FileSource):
 
     def describe(self) -> list[Tensor]:
         """Raises GraphError for an input that is not a tensor or whose rank is unknown."""
+        import onnx_ir as ir
+
         tensors = []
+        names = _Names()
         for value in self._model().graph.inputs:
             name = str(value.name)
-            if value.shape is None or value.dtype is None:
+            if value.shape is None or value.dtype is None or not isinstance(value.type, ir.TensorType):
                 raise GraphError(
                     f"input '{name}' is not a tensor of known rank",
                     where=str(self.path),
                     fix="export the model again with tensors as its only inputs, their ranks known",
                 )
             shape = [
-                size if isinstance(size, int) else Found(_name(size.value, name, axis), name, axis)
+                # A size of 0 or below is how some exporters say that they do not know it.
+                size if isinstance(size, int) and size > 0 else Found(names(size, name, axis), name, axis)
                 for axis, size in enumerate(value.shape)
             ]
-            tensors.append(Tensor(name, _DTYPES.get(value.dtype.name, value.dtype.name.lower()), shape))
+            # FP64 is narrowed to FP32 wherever it stands.
+            dtype = "float32" if value.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE) else value.dtype.name.lower()
+            tensors.append(Tensor(name, dtype, shape))
         return tensors
 
     def write_onnx(self, folder: Path) -> Mapping[str, Any]:
-        """Write the model in opset 20 or later, dims named, shapes inferred. Raises GraphError where that fails."""
-        import onnx_ir as ir
-        from onnx_ir.passes.common import ShapeInferencePass
+        """Write the model as `aot.onnx_input` prepares it: opset 20 or later, dims named, shapes inferred.
 
-        _refuse_nan(self._model(), str(self.path))
-        model = _upgraded(self._model(), str(self.path))
-        self._loaded = None  # converted in place
-        graph = model.graph
-        for value in graph.inputs:
-            assert value.shape is not None
-            declared = self.spec.inputs[str(value.name)].shape
-            value.shape = ir.Shape([size if isinstance(size, int) else size.name for size in declared])
-        model = ShapeInferencePass()(model).model
+        facts also hold `warnings`, sentences on what is not as the file says, and `requantized`, whether quantized
+        activations became float. Raises GraphError where the file cannot be brought into that form.
+        """
+        import onnx
+        import onnx_ir as ir
+
+        from aot.onnx_input import prepare
+        from aot.stages.surgery import check_weights
+
+        model = self._model()
+        self._loaded = None  # rewritten in place
+        check_weights(model)
+        done = prepare(model, self.spec.inputs, str(self.path))
         ir.save(model, folder / MODEL, external_data=f"{MODEL}.data")
-        outputs = [str(value.name) for value in model.graph.outputs]
-        return {"nodes": len(model.graph), "opset": model.opset_imports[""], "outputs": outputs}
+        try:
+            onnx.checker.check_model(str(folder / MODEL))
+        except onnx.checker.ValidationError as error:
+            raise GraphError(
+                f"not a valid ONNX model: {str(error).strip().splitlines()[0]}",
+                where=str(self.path),
+                fix="export the model again; onnx.checker.check_model says what is wrong with it",
+            ) from error
+        return {
+            "nodes": len(model.graph),
+            "opset": model.opset_imports[""],
+            "outputs": [str(value.name) for value in model.graph.outputs],
+            "warnings": list(done.notes),
+            "requantized": done.requantized,
+        }
 
     def eager(self) -> Runner:
-        """onnxruntime on the file as it was given."""
-        from aot.backends.onnxruntime import OnnxRuntime
+        """The file as it was given, on onnxruntime; on onnx's own evaluator where onnxruntime does not take it."""
+        from aot.onnx_input.original import original
 
-        return OnnxRuntime().open(self.path, self.spec, ())
-
-
-_DTYPES = {"FLOAT": "float32", "DOUBLE": "float64"}
+        return original(self.path, self.spec)
 
 
-def _name(symbol: str | None, tensor: str, axis: int) -> str:
-    """A Dim's name for an axis. Two axes called `?`, or nothing, are not known to be equal."""
-    if not symbol or not any(letter.isalnum() for letter in symbol) or symbol.startswith("unk__"):
-        return identifier(f"{tensor}_{axis}")
-    return identifier(symbol)
+class _Names:
+    """Names of Dims: one for each symbol of the file, and one of its own for each axis that has none."""
 
+    def __init__(self) -> None:
+        self._taken: dict[str, object] = {}
 
-def _refuse_nan(model: ir.Model, where: str) -> None:
-    """Raise GraphError for a weight that holds NaN. Infinity may stand in a mask."""
-    import numpy as np
-
-    for name, value in model.graph.initializers.items():
-        weight = value.const_value
-        if weight is None or not weight.dtype.is_floating_point():
-            continue
-        if np.isnan(weight.numpy().astype(np.float32, copy=False)).any():
-            raise GraphError(f"weight '{name}' holds NaN", where=where, fix="export the model from other weights")
-
-
-def _upgraded(model: ir.Model, where: str) -> ir.Model:
-    before = model.opset_imports.get("")
-    if before is None or before >= OPSET:
-        return model
-    import onnx
-    from onnxscript import version_converter
-
-    from aot.frontend.constraints import silenced
-
-    try:
-        silenced(lambda: version_converter.convert_version(model, OPSET, fallback=True))
-    except (onnx.version_converter.ConvertError, RuntimeError, ValueError) as error:
-        raise _stuck(before, where, str(error)) from error
-    if model.opset_imports.get("") != OPSET:
-        raise _stuck(before, where, f"the converter stopped at {model.opset_imports.get('')}")
-    return model
-
-
-def _stuck(before: int, where: str, reason: str) -> GraphError:
-    said = " ".join(reason.split())[:300]
-    return GraphError(
-        f"opset {before} cannot be brought to {OPSET}: {said}",
-        where=where,
-        fix=f"export the model again with opset_version={OPSET}",
-    )
+    def __call__(self, size: int | ir.SymbolicDim, tensor: str, axis: int) -> str:
+        symbol = None if isinstance(size, int) else size.value
+        placeholder = not symbol or not any(letter.isalnum() for letter in symbol) or symbol.startswith("unk__")
+        # Two axes called `?`, or nothing, are not known to be equal.
+        key: object = (tensor, axis) if placeholder else symbol
+        base = identifier(f"{tensor}_{axis}" if placeholder else str(symbol))
+        name, count = base, 1
+        while self._taken.setdefault(name, key) != key:
+            count += 1
+            name = f"{base}_{count}"
+        return name

@@ -1,0 +1,87 @@
+"""From an ONNX file as people have them to a graph that the rest of aot, and TensorRT, takes.
+
+`loading.load` reads the file; `prepare` rewrites it, in the order below, one idea a module:
+
+| step | module |
+|---|---|
+| opset 7 and later up to 20 | `opsets`, `opset_rules` |
+| com.microsoft written out | `microsoft`, `microsoft_attention`, `microsoft_integers` |
+| integer arithmetic as float | `integers` |
+| FP64 as FP32 | `doubles` |
+| `If` decided by the Dims | `branches`, `ranges` |
+| `Squeeze` without axes | `squeezes` |
+
+Every rewrite keeps the numbers, but for what `Prepared.notes` says; the result is compared with the file as it was
+given before anything is built of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from aot.declaration import Input
+
+OPSET = 20
+"""Older models are converted up to this: the first that has everything the later stages write."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What was done to a model. opset: the one it was written in.
+
+    notes: sentences for the user. requantized: quantized activations became float, so that the numbers differ from
+    the file's by its rounding.
+    """
+
+    opset: int
+    notes: tuple[str, ...]
+    requantized: bool
+
+
+def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str) -> Prepared:
+    """Rewrite a loaded model in place; `inputs` are the declared ones, whose Dims give the dims their names.
+
+    Raises GraphError, naming the node, for what cannot be rewritten.
+    """
+    import onnx_ir as ir
+    from onnx_ir.passes import common
+
+    from aot.graph import infer_shapes
+    from aot.onnx_input import branches, doubles, integers, microsoft, opsets, ranges, squeezes
+    from aot.passes.cleaning import fold_constants
+
+    for value in model.graph.inputs:
+        declared = inputs[str(value.name)].shape
+        value.shape = ir.Shape([size if isinstance(size, int) else size.name for size in declared])
+    ranges.forget_shapes(model)
+    outputs = {value.name: value.shape for value in model.graph.outputs}
+    for value in model.graph.outputs:
+        value.shape = None
+    infer_shapes(model)
+    opset = opsets.upgrade(model, OPSET, where)
+    infer_shapes(model)
+    notes = microsoft.rewrite(model)
+    infer_shapes(model)
+    changed = integers.to_float(model)
+    notes += changed
+    notes += doubles.narrow_doubles(model)
+    infer_shapes(model)
+    fold_constants(model)
+    branches.resolve_branches(model, inputs)
+    fold_constants(model)
+    squeezes.name_axes(model, inputs)
+    common.IdentityEliminationPass()(model)
+    common.RemoveUnusedNodesPass()(model)
+    common.NameFixPass()(model)
+    infer_shapes(model)
+    for value in model.graph.outputs:
+        before = outputs.get(value.name)
+        if value.shape is None and before is not None:
+            # The format wants a shape; what the file said of sizes may have been another size's.
+            value.shape = ir.Shape([None] * len(before))
+    return Prepared(opset, tuple(notes), bool(changed))

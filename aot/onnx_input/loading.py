@@ -1,0 +1,113 @@
+"""Reading an ONNX file as people write them: what the format allows, allows less strictly, or has left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aot.errors import GraphError
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+
+
+def load(path: Path, plugins: Collection[str] = ()) -> ir.Model:
+    """The model of a file, its external weights left on disk.
+
+    Sparse initializers and constants become dense ones, weights listed among the inputs are weights, calls of
+    model-local functions are replaced by their bodies (those that a plugin implements stay), nodes stand in an
+    order in which they can run, and every node and value has a name of its own. Raises GraphError for a file that
+    is no whole ONNX model.
+    """
+    import onnx
+    import onnx_ir as ir
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    try:
+        proto = onnx.load(str(path), load_external_data=False)
+        if not proto.graph.output:
+            raise ValueError("it has no outputs")
+        if not any(item.domain in ("", "ai.onnx") for item in proto.opset_import) and _standard_nodes(proto):
+            raise ValueError("it does not say which opset it was written in")
+        densify(proto.graph)
+        model = ir.serde.deserialize_model(proto)
+        ir.external_data.set_base_dir(model.graph, path.parent)
+        for weight in model.graph.initializers.values():
+            if weight.const_value is not None and weight.const_value.dtype != ir.DataType.STRING:
+                weight.const_value.numpy()
+        _tidy(model, plugins)
+    except (DecodeError, OSError, ValueError, TypeError, KeyError, ir.passes.PassError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise GraphError(
+            f"not a whole ONNX model: {lines[0] if lines else type(error).__name__}",
+            where=str(path),
+            fix="export or copy it again, external data beside it",
+        ) from error
+    return model
+
+
+def _standard_nodes(proto: onnx.ModelProto) -> bool:
+    return any(node.domain in ("", "ai.onnx") for node in proto.graph.node)
+
+
+def densify(graph: onnx.GraphProto) -> None:
+    """Replace sparse initializers and sparse Constant nodes by dense ones, in place, subgraphs included.
+
+    Indices are either positions in the flattened tensor, shape [n], or coordinates, shape [n, rank].
+    """
+    from onnx import AttributeProto, helper
+
+    for sparse in graph.sparse_initializer:
+        graph.initializer.append(_dense(sparse))
+    del graph.sparse_initializer[:]
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in _graphs(attribute):
+                densify(inner)
+            if attribute.type == AttributeProto.SPARSE_TENSOR and node.op_type == "Constant":
+                attribute.CopyFrom(helper.make_attribute("value", _dense(attribute.sparse_tensor)))
+
+
+def _graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    import numpy as np
+    from onnx import numpy_helper
+
+    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    dense = np.zeros(tuple(sparse.dims), values.dtype)
+    if indices.ndim == 1:
+        dense.reshape(-1)[indices] = values
+    else:
+        dense[tuple(indices.T)] = values
+    return numpy_helper.from_array(dense, sparse.values.name)
+
+
+def _tidy(model: ir.Model, plugins: Collection[str]) -> None:
+    from onnx_ir.passes import common
+
+    graph = model.graph
+    # Before IR version 4 weights were listed among the inputs as well.
+    graph.inputs[:] = [value for value in graph.inputs if value.name not in graph.initializers]
+    if "ai.onnx" in graph.opset_imports:
+        graph.opset_imports.setdefault("", graph.opset_imports.pop("ai.onnx"))
+    if model.functions:
+        _inline_vendors(model, plugins)
+    for node in graph.all_nodes():
+        if node.domain == "ai.onnx":
+            node.domain = ""
+    graph.sort()
+    common.NameFixPass()(model)
+
+
+def _inline_vendors(model: ir.Model, plugins: Collection[str]) -> None:
+    from onnx_ir.passes import common
+
+    common.InlinePass(lambda function: function.name not in plugins)(model)
+    common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]

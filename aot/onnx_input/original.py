@@ -1,0 +1,79 @@
+"""The file as it was given, as the reference that everything made of it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aot.errors import GraphError
+
+if TYPE_CHECKING:
+    from aot.arrays import Arrays
+    from aot.declaration import ModelSpec
+    from aot.source import Runner
+
+
+def original(path: Path, spec: ModelSpec) -> Runner:
+    """A runner of the file on onnxruntime; on onnx's own evaluator, which is slow, where onnxruntime refuses it.
+
+    FP64 inputs are fed from the spec's FP32, FP64 outputs come back as FP32. Raises GraphError where neither runs it.
+    """
+    from aot.backends.onnxruntime import OnnxRuntime
+
+    try:
+        run: Runner = OnnxRuntime().open(path, spec, ())
+    except GraphError as refusal:
+        run = _evaluated(path, refusal)
+    return Original(run, _doubles(path))
+
+
+class Original:
+    """See `original`. It is called as a runner."""
+
+    def __init__(self, run: Runner, doubles: frozenset[str]) -> None:
+        self._run = run
+        self._doubles = doubles
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Arrays:
+        """Run once."""
+        import numpy as np
+
+        fed = {n: v.astype(np.float64) if n in self._doubles else v for n, v in inputs.items()}
+        made = self._run(fed)
+        return {n: v.astype(np.float32) if v.dtype == np.float64 else v for n, v in made.items()}
+
+
+def _doubles(path: Path) -> frozenset[str]:
+    import onnx
+
+    graph = onnx.load(str(path), load_external_data=False).graph
+    double = onnx.TensorProto.DOUBLE
+    return frozenset(value.name for value in graph.input if value.type.tensor_type.elem_type == double)
+
+
+def _evaluated(path: Path, refusal: GraphError) -> Runner:
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        evaluator = ReferenceEvaluator(onnx.load(str(path)))
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, KeyError, AttributeError):
+        # The evaluator looks every op up when it is made; it knows nothing of other domains.
+        raise refusal from None
+    names = [str(name) for name in evaluator.output_names]
+
+    def run(inputs: Mapping[str, Any]) -> Arrays:
+        import numpy as np
+
+        try:
+            made = evaluator.run(None, dict(inputs))
+        except Exception as error:  # the evaluator's ops raise whatever numpy raises
+            raise GraphError(
+                f"neither onnxruntime nor onnx's own evaluator runs the file, so nothing shows what it means: {error}",
+                where=str(path),
+                fix=f"onnxruntime says: {refusal.what}",
+            ) from error
+        return {name: np.asarray(values) for name, values in zip(names, made, strict=True)}
+
+    return run

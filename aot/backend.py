@@ -10,10 +10,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aot import origins
 from aot.backends import NAMES
 from aot.config import EngineOptions, Precision
 from aot.declaration import ModelSpec
-from aot.errors import unknown
+from aot.errors import GraphError, unknown
+from aot.origins import Origin
 from aot.profile import Profile
 from aot.progress import Progress
 from aot.toolchain import Machine
@@ -35,6 +37,31 @@ class Job:
     options: EngineOptions
 
 
+@dataclass(frozen=True)
+class Unsupported:
+    """A node that cannot be built. node and op are empty for what the backend says of the graph as a whole.
+
+    reason: one clause. fix: what would help.
+    """
+
+    node: str
+    op: str
+    origin: Origin | None
+    reason: str
+    fix: str
+
+    @property
+    def where(self) -> str | None:
+        """The node and where it comes from, one line."""
+        return origins.where(self.node, self.op, self.origin) if self.node else None
+
+    def to_json(self) -> dict[str, str]:
+        """Plain data: {node, op, module, source, code, reason, fix}."""
+        origin = self.origin or Origin()
+        place = {"module": origin.module, "source": origin.place, "code": origin.code}
+        return {"node": self.node, "op": self.op, **place, "reason": self.reason, "fix": self.fix}
+
+
 class Session(AbstractContextManager["Session"]):
     """An engine that is loaded: `session(inputs) -> outputs`, numpy in and out."""
 
@@ -44,9 +71,11 @@ class Session(AbstractContextManager["Session"]):
 
 
 class Backend(ABC):
-    """One vendor's builder and runtime. `name` is what `--backend` takes; `suffix` ends its engine files."""
+    """One vendor's builder and runtime. `name` is what `--backend` takes, `title` what people call it; `suffix` ends
+    its engine files."""
 
     name: str
+    title: str
     suffix: str
 
     @abstractmethod
@@ -63,8 +92,27 @@ class Backend(ABC):
         and the installed version."""
 
     @abstractmethod
-    def check_graph(self, graph: Path, precision: Precision, target: str) -> None:
-        """Raise GraphError that names the first node that the target cannot take and what to do."""
+    def judge(self) -> str:
+        """Who answers `unsupported` on this machine: `parser` (the vendor's own), `session`, or `table`."""
+
+    @abstractmethod
+    def unsupported(self, graph: Path) -> list[Unsupported]:
+        """Every node of the ONNX file that the backend cannot build, in the graph's order, without building.
+
+        Empty: an engine will come of it, as far as can be known before. A `table` knows less than a `parser`. Raises
+        GraphError for a file that is no graph, EngineError where the vendor's libraries do not load.
+        """
+
+    def check_graph(self, graph: Path) -> None:
+        """Raise GraphError for the first node of `unsupported`, with what would help."""
+        found = self.unsupported(graph)
+        if found:
+            more = f" (and {len(found) - 1} more: aot explain lists them)" if len(found) > 1 else ""
+            raise GraphError(
+                f"{self.title} {self.version()} does not take {found[0].op or 'the graph'}: {found[0].reason}{more}",
+                where=found[0].where or str(graph),
+                fix=found[0].fix,
+            )
 
     @abstractmethod
     def build(self, job: Job, plan: Path, caches: TimingCaches | None, progress: Progress) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from aot.errors import GraphError
 from aot.origins import Origin
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 ONNX_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
@@ -73,3 +74,14 @@ def first(found: Iterable[NodeProto]) -> str | None:
     """The description of the first node, None where there is none."""
     node = next(iter(found), None)
     return None if node is None else describe(node)
+
+
+def load(path: Path) -> ir.Model:
+    """The graph with its weights left on disk until they are read. Raises GraphError for a damaged file."""
+    import onnx_ir as ir
+    from google.protobuf.message import DecodeError
+
+    try:
+        return ir.load(path)
+    except (DecodeError, OSError) as error:
+        raise GraphError("not an ONNX file that can be read", where=f"{path}: {error}") from error

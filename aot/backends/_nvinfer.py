@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from aot import profile as shapes_of
 from aot import toolchain
-from aot.backend import Backend, Job, Session
+from aot.backend import Backend, Job, Session, Unsupported
 from aot.backends import _graph
 from aot.backends._build import last_lines, make_log, make_monitor, supervised, useful
-from aot.config import Precision
+from aot.backends._refusals import Said, reason, refusals
 from aot.declaration import ModelSpec
 from aot.errors import EngineError, GraphError, ProfileError
 from aot.profile import Profile
@@ -39,7 +39,6 @@ class Nvinfer(Backend):
     """A backend over one of the two vendor modules."""
 
     suffix = ".plan"
-    title: ClassVar[str]
     module_name: ClassVar[str]
 
     def module(self) -> ModuleType:
@@ -66,10 +65,41 @@ class Nvinfer(Backend):
         """The GPU and driver that took part in the build; None where none did."""
         return None
 
-    def check_graph(self, graph: Path, precision: Precision, target: str) -> None:
-        """Parse the graph as the build will, without building. Raises GraphError for the first refusal."""
+    def parses(self) -> bool:
+        """Whether the vendor's parser can be asked on this machine."""
+        return self.version() is not None
+
+    def judge(self) -> str:
+        """See Backend.judge."""
+        return "parser" if self.parses() else "table"
+
+    def unsupported(self, graph: Path) -> list[Unsupported]:
+        """What the parser refuses, and what is known to pass it and fail in the builder."""
+        from aot.backends import _operators
+
+        model = _graph.load(graph)
+        known = _operators.unsupported(model, self.name, parsed=self.parses())
+        if not self.parses():
+            return known
         trt, log = self.start()
-        self._parse(trt, self._builder(trt, log), log, graph)
+        builder = self._builder(trt, log)
+
+        def parse(model: bytes | None = None) -> Said | None:
+            log.errors.clear()
+            network = builder.create_network(_typed(trt))  # must live as long as the parser
+            parser = trt.OnnxParser(network, log)
+            if parser.parse_from_file(str(graph)) if model is None else parser.parse(model, str(graph)):
+                return None
+            if not parser.num_errors:
+                return Said(-1, "", "", last_lines(log.errors))
+            error = parser.get_error(0)
+            return Said(error.node(), error.node_name(), error.node_operator(), error.desc())
+
+        first = parse()
+        if first is None:
+            return known
+        told = [_operators.told(node, said.op, reason(said.text)) for node, said in refusals(model, first, parse)]
+        return known + [found for found in told if found.node not in {other.node for other in known}]
 
     def build(self, job: Job, plan: Path, caches: TimingCaches | None, progress: Progress) -> Mapping[str, Any]:
         """See Backend.build. Raises GraphError, ProfileError or EngineError; KeyboardInterrupt ends it early."""
@@ -131,28 +161,12 @@ class Nvinfer(Backend):
 
     def _parse(self, trt: ModuleType, builder: Any, log: Any, graph: Path) -> tuple[Any, Any]:
         """The network and the parser that owns its weights. Raises GraphError for what the parser refuses."""
-        # From 11 on every network is strongly typed and the flag may be gone.
-        flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
-        network = builder.create_network(0 if flag is None else 1 << int(flag))
+        network = builder.create_network(_typed(trt))
         parser = trt.OnnxParser(network, log)
         if not parser.parse_from_file(str(graph)):
-            self._refused_node(graph, parser, log.errors)
+            said = parser.get_error(0).desc() if parser.num_errors else last_lines(log.errors) or "it gives no reason"
+            raise GraphError(f"{self.title} cannot read the graph: {said}", where=str(graph))
         return network, parser
-
-    def _refused_node(self, path: Path, parser: Any, errors: list[str]) -> NoReturn:
-        error = parser.get_error(0) if parser.num_errors else None
-        if error is None:
-            raise GraphError(
-                f"{self.title} cannot read the graph: {last_lines(errors) or 'it gives no reason'}", where=str(path)
-            )
-        op, name, reason = error.node_operator(), error.node_name(), _reason(error.desc())
-        graph = _graph.load_structure(path).graph
-        node = _graph.by_name(graph, name) if name else None
-        raise GraphError(
-            f"{self.title} {self.version()} does not take {op or 'a node'}" + (f": {reason}" if reason else ""),
-            where=_graph.describe(node) if node is not None else f"node '{name}' ({op})",
-            fix=f"write that line with other ops, or give the op as a plugin: plugins/{op}.py",
-        )
 
     def _add_profile(
         self, builder: Any, network: Any, config: Any, spec: ModelSpec, profile: Profile, index: int
@@ -227,11 +241,7 @@ def _advice(text: str) -> str:
     return "build with --precision fp32: where that builds too, the precision is to blame; else the node above is"
 
 
-def _reason(desc: str) -> str:
-    """The parser's sentence, without its assertion; empty where it only says `false`."""
-    text = " ".join(desc.split())
-    asserted = re.search(r'&& "([^"]+)"', text)
-    if asserted:
-        return asserted[1]
-    text = re.sub(r"^Assertion failed: (?:.*?: )?", "", text)
-    return "" if text in ("", "false") else text
+def _typed(trt: ModuleType) -> int:
+    """The flags of a strongly typed network. From 11 on every network is, and the flag may be gone."""
+    flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+    return 0 if flag is None else 1 << int(flag)

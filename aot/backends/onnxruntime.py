@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from aot import toolchain
-from aot.backend import Backend, Job, Session
+from aot.backend import Backend, Job, Session, Unsupported
 from aot.backends import _emulate, _graph
 from aot.config import Precision
 from aot.declaration import ModelSpec
@@ -41,6 +41,7 @@ class OnnxRuntime(Backend):
     """See the module's docstring."""
 
     name = "onnxruntime"
+    title = "onnxruntime"
     suffix = ".onnx"
 
     def version(self) -> str | None:
@@ -62,16 +63,26 @@ class OnnxRuntime(Backend):
         if self.version() is None:
             raise TargetError("onnxruntime is not installed", where=f"--target {TARGET}", fix="pip install onnxruntime")
 
-    def check_graph(self, graph: Path, precision: Precision, target: str) -> None:
-        """Make a session and drop it. Raises GraphError for what onnxruntime does not take."""
+    def judge(self) -> str:
+        """See Backend.judge."""
+        return "session"
+
+    def unsupported(self, graph: Path) -> list[Unsupported]:
+        """What a session says when it is made; the first thing, for it stops there."""
         size = sum(path.stat().st_size for path in graph.parent.glob(f"{graph.name}*"))
         if size > LIMIT:
-            raise GraphError(
-                f"the graph is {size / 2**30:.1f} GiB, and a single ONNX file holds 2",
-                where=str(graph),
-                fix="--precision fp16 or int8 halves it; TensorRT has no such limit",
-            )
-        _session(graph, optimize=False)
+            reason = f"it is {size / 2**30:.1f} GiB, and a single ONNX file holds 2"
+            return [Unsupported("", "", None, reason, "--precision fp16 or int8 halves it; TensorRT has no such limit")]
+        try:
+            _session(graph, optimize=False)
+        except GraphError as error:
+            named = _graph.mentioned(_graph.load_structure(graph).graph, error.what)
+            reason, fix = error.what.partition(": ")[2], error.fix or ""
+            if not named:
+                return [Unsupported("", "", None, reason, fix)]
+            node = named[0]
+            return [Unsupported(node.name or node.output[0], node.op_type, _graph.origin(node), reason, fix)]
+        return []
 
     def build(self, job: Job, plan: Path, caches: TimingCaches | None, progress: Progress) -> Mapping[str, Any]:
         """The engine is the final graph in one file, weights inside, so that it loads by itself."""

@@ -59,6 +59,10 @@ class TensorRt(Nvinfer):
             )
         check_precision(precision, target)
 
+    def parses(self) -> bool:
+        """Its parser needs a builder, and a builder a GPU."""
+        return bool(self.targets(toolchain.machine()))
+
     def start(self) -> tuple[ModuleType, Any]:
         """Also registers the vendor's own plugins, which its parser uses for ops such as RoiAlign."""
         trt, log = super().start()

@@ -7,20 +7,15 @@ time while building, and timing caches do not apply.
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aot import toolchain
-from aot.backends import _graph
 from aot.backends._nvinfer import Nvinfer
 from aot.config import Precision
-from aot.errors import EngineError, GraphError, TargetError
+from aot.errors import EngineError, TargetError
 from aot.targets import check_precision
 from aot.toolchain import Machine
-
-if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto
 
 TARGETS = ("sm75", "sm80", "sm86", "sm89", "sm120", "sm121")
 
@@ -68,37 +63,11 @@ class TensorRtRtx(Nvinfer):
                 f"TensorRT-RTX {self.version()} does not know {target}", fix="pip install -U tensorrt-rtx-cu13"
             )
 
-    def check_graph(self, graph: Path, precision: Precision, target: str) -> None:
-        """Also refuses ONNX Attention in FP32, which passes the parser and then fails in the builder."""
-        wide = _wide_attention(_graph.load_structure(graph).graph)
-        if wide is not None:
-            raise GraphError(
-                f"TensorRT-RTX {self.version()} has no FP32 kernel for the ONNX op Attention",
-                where=_graph.describe(wide),
-                fix="export with opset 20, which writes attention as MatMul and Softmax, or use --precision fp16",
-            )
-        super().check_graph(graph, precision, target)
-
     def can_run(self, target: str, machine: Machine) -> str | None:
         """See Backend.can_run."""
         if machine.gpu is not None and machine.gpu.target not in TARGETS:
             return f"TensorRT-RTX does not run on {machine.gpu.target}"
         return super().can_run(target, machine)
-
-
-def _wide_attention(graph: GraphProto) -> NodeProto | None:
-    """The first ONNX Attention node whose query is FP32, by the types that the graph states or implies."""
-    import onnx
-
-    found = [n for n in _graph.nodes(graph) if n.op_type == "Attention" and n.domain in _graph.ONNX_DOMAINS]
-    if not found:
-        return None
-    types = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
-    types.update({tensor.name: tensor.data_type for tensor in graph.initializer})
-    for node in _graph.nodes(graph):  # a cast says what value_info may leave out
-        if node.op_type == "Cast":
-            types[node.output[0]] = next(a.i for a in node.attribute if a.name == "to")
-    return next((node for node in found if types.get(node.input[0]) == onnx.TensorProto.FLOAT), None)
 
 
 BACKEND = TensorRtRtx()

@@ -37,7 +37,7 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
     timed = {"gpu": machine.gpu.name, "driver": machine.driver} if backend.name == "tensorrt" and machine.gpu else None
 
     def make(folder: Path) -> Mapping[str, Any]:
-        backend.check_graph(final.model, plan.precision, target)
+        backend.check_graph(final.model)
         file = folder / f"{target}{backend.suffix}"
         caches = TimingCaches(run.store) if plan.engine.timing_cache else None
         facts = backend.build(job, file, caches, run.progress)

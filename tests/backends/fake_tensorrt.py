@@ -130,17 +130,23 @@ class OnnxParser:
         return self.errors[index]
 
     def parse_from_file(self, path: str) -> bool:
-        graph = onnx.load(path, load_external_data=False).graph
+        return self._take(onnx.load(path, load_external_data=False).graph)
+
+    def parse(self, model: bytes, path: str) -> bool:
+        return self._take(onnx.load_from_string(model).graph)
+
+    def _take(self, graph: onnx.GraphProto) -> bool:
         fed = {name for node in graph.node if node.op_type == "ConstantOfShape" for name in node.input}
         for value in graph.input:
             shape = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in value.type.tensor_type.shape.dim)
             self.network.inputs.append(SimpleNamespace(name=value.name, shape=shape, is_shape_tensor=value.name in fed))
-        for node in graph.node:
+        for index, node in enumerate(graph.node):
             self.network.nodes.append(node.name)
-            if node.op_type == "Det":
-                said = {"node_operator": node.op_type, "node_name": node.name, "desc": "false"}
+            if node.op_type == "Det":  # the real one ends at the first refusal as well
+                said = {"node": index, "node_operator": node.op_type, "node_name": node.name, "desc": "false"}
                 self.errors.append(SimpleNamespace(**{key: (lambda v=v: v) for key, v in said.items()}))
-        return not self.errors
+                return False
+        return True
 
 
 class Builder:

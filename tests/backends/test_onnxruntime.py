@@ -148,7 +148,7 @@ def test_the_engine_is_one_file_that_loads_by_itself(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     plan = tmp_path / "out" / "cpu.onnx"
     job = Job(graph, SPEC, "fp32", (), "cpu", EngineOptions())
-    CPU.check_graph(graph, "fp32", "cpu")
+    CPU.check_graph(graph)
     assert CPU.build(job, plan, None, Silent()) == {"origin": None, "timing_cache": "does not apply"}
     (tmp_path / "in" / "model.onnx.data").unlink()
     x = np.ones((2, 4), np.float32)
@@ -158,10 +158,10 @@ def test_the_engine_is_one_file_that_loads_by_itself(tmp_path: Path) -> None:
 def test_a_node_without_a_kernel_is_named(tmp_path: Path) -> None:
     graph = write(tmp_path / "m.onnx", "g (float[n] x) => (float[n] y) { r = Relu(x)  y = own.Twist(r) }")
     with pytest.raises(GraphError, match="Twist"):
-        CPU.check_graph(graph, "fp32", "cpu")
+        CPU.check_graph(graph)
     graph = write(tmp_path / "d.onnx", "g (int8[n] x) => (int8[n] y) { r = Relu(x)  y = Erf(r) }")
     with pytest.raises(GraphError) as caught:
-        CPU.check_graph(graph, "fp32", "cpu")
+        CPU.check_graph(graph)
     assert caught.value.where == "node 'n1' (Erf)"
 
 
@@ -169,8 +169,8 @@ def test_a_graph_too_large_for_one_file_is_refused(tmp_path: Path) -> None:
     graph = write(tmp_path / "model.onnx", "g (float[n] x) => (float[n] y) { y = Relu(x) }")
     with (tmp_path / "model.onnx.data").open("wb") as data:
         data.truncate(3 << 30)  # sparse
-    with pytest.raises(GraphError, match=r"the graph is 3\.0 GiB"):
-        CPU.check_graph(graph, "fp32", "cpu")
+    with pytest.raises(GraphError, match=r"the graph: it is 3\.0 GiB"):
+        CPU.check_graph(graph)
 
 
 @pytest.mark.parametrize(

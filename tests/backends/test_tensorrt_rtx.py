@@ -100,24 +100,25 @@ def test_values_that_decide_shapes_are_profiled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "op", "node"),
+    ("text", "op", "node", "fix"),
     [
-        ("g (float[b, 64] x) => (int64[2, n] y) { r = Relu(x)  y = NonZero(r) }", "NonZero", "n1"),
-        ("g (float[b, 64] x) => (float[n] y) { y = Unique(x) }", "Unique", "n0"),
+        ("g (float[b, 64] x) => (int64[2, n] y) { r = Relu(x)  y = NonZero(r) }", "NonZero", "n1", "torch.where"),
+        ("g (float[b, 64] x) => (float[n] y) { y = Unique(x) }", "Unique", "n0", "before or after the engine"),
         (
             "g (float[b, 64] x) => (uint8[b, 64] y) { y, s, z = DynamicQuantizeLinear(x) }",
             "DynamicQuantizeLinear",
             "n0",
+            "from the float model",
         ),
-        ("g (float[b, 64] x) => (float[b, 64] y) { y = own.Twist(x) }", "Twist", "n0"),
+        ("g (float[b, 64] x) => (float[b, 64] y) { y = own.Twist(x) }", "Twist", "n0", "plugins/Twist.py"),
     ],
 )
-def test_an_op_it_lacks_is_named_before_the_build(tmp_path: Path, text: str, op: str, node: str) -> None:
+def test_an_op_it_lacks_is_named_before_the_build(tmp_path: Path, text: str, op: str, node: str, fix: str) -> None:
     with pytest.raises(GraphError, match=f"TensorRT-RTX .* does not take {op}") as caught:
-        RTX.check_graph(write(tmp_path / "m.onnx", text), "fp32", "sm89")
+        RTX.check_graph(write(tmp_path / "m.onnx", text))
     assert caught.value.where is not None
     assert caught.value.where.startswith(f"node '{node}'")
-    assert f"plugins/{op}.py" in str(caught.value.fix)
+    assert fix in str(caught.value.fix)
 
 
 def test_fp32_attention_is_refused_and_fp16_attention_builds(tmp_path: Path) -> None:
@@ -127,9 +128,9 @@ def test_fp32_attention_is_refused_and_fp16_attention_builds(tmp_path: Path) -> 
         return write(tmp_path / f"{dtype}.onnx", text, opset=23)
 
     with pytest.raises(GraphError, match="no FP32 kernel for the ONNX op Attention") as caught:
-        RTX.check_graph(attention("float"), "fp32", "sm89")
+        RTX.check_graph(attention("float"))
     assert caught.value.where == "node 'n0' (Attention)"
-    RTX.check_graph(attention("float16"), "fp16", "sm89")
+    RTX.check_graph(attention("float16"))
     head = Input([batch, 2, 16, 32], "float16")
     built(attention("float16"), ModelSpec("m", {"q": head, "k": head, "v": head}))
 
@@ -158,18 +159,30 @@ def test_the_builder_agrees_with_what_the_check_refuses(tmp_path: Path, kind: st
     assert "choose a precision that the target has" in str(caught.value.fix)
 
 
-def test_a_late_refusal_names_the_node(tmp_path: Path) -> None:
-    """TopK takes k up to 3840, which only the builder checks."""
+def test_what_only_the_builder_checks_is_refused_before_it_is_asked(tmp_path: Path) -> None:
+    """TopK takes k up to 3840; the parser lets more pass. Asked all the same, the builder's late no names the node."""
     text = "g (float[b, 5000] x) => (float[b, 4000] y, int64[b, 4000] i) <int64[1] k = {4000}> { y, i = TopK(x, k) }"
+    graph = write(tmp_path / "m.onnx", text)
+    with pytest.raises(GraphError, match="does not take TopK: k is 4000, and 3840 is the most"):
+        RTX.check_graph(graph)
     with pytest.raises(EngineError, match="K exceeds the maximum value allowed") as caught:
-        built(write(tmp_path / "m.onnx", text), ModelSpec("m", {"x": Input([batch, 5000])}))
+        built(graph, ModelSpec("m", {"x": Input([batch, 5000])}))
     assert caught.value.where == "node 'n0' (TopK)"
+
+
+def test_every_node_that_is_refused_is_found(tmp_path: Path) -> None:
+    """The parser stops at the first."""
+    text = """g (float[b, 64] x) => (float[b, 64] y, int64[2, n] z, float[b, 64] s) {
+        r = Relu(x)  z = NonZero(r)  t = own.Twist(r)  u = Tanh(t)  y = own.Twist(u)  s = Sin(u) }"""
+    found = RTX.unsupported(write(tmp_path / "m.onnx", text))
+    assert [(one.node, one.op) for one in found] == [("n1", "NonZero"), ("n2", "Twist"), ("n4", "Twist")]
+    assert RTX.judge() == "parser"
 
 
 def test_a_file_that_is_no_onnx_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"\x00garbage")
     with pytest.raises(GraphError, match="not an ONNX file"):
-        RTX.check_graph(tmp_path / "m.onnx", "fp16", "sm89")
+        RTX.check_graph(tmp_path / "m.onnx")
 
 
 def test_progress_rises_and_ctrl_c_ends_the_build(tmp_path: Path) -> None:

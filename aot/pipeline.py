@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from aot import artifact
 from aot.artifact import Prepared
-from aot.config import Request
+from aot.config import Request, merged
 from aot.plan import Choices, Plan, choose, decide, decide_finish
 from aot.progress import Progress
 from aot.run import Run
@@ -17,7 +19,7 @@ from aot.stages.package import Result, package
 from aot.stages.quantize import quantize
 from aot.stages.reference import reference
 from aot.stages.surgery import surgery
-from aot.stages.verify import verify_engine, verify_export, verify_graph
+from aot.stages.verify import FAITHFUL, ROUNDED, loosened, verify_engine, verify_export, verify_graph
 from aot.store import Store
 
 
@@ -41,10 +43,13 @@ def prepare(request: Request, choices: Choices, source: Source, run: Run) -> Pre
     plan = decide(request, choices, source.spec)
 
     exported = export(run, source)
+    if exported.requantized:
+        # The reference rounds its activations to 8 bits and the graph does not; what the request says still holds.
+        plan = replace(plan, budget=merged(loosened(plan.budget), request.budget))
     data = collect(run, source, plan)
     graph = surgery(run, exported, plan)
     references = reference(run, source, data, plan)
-    verify_export(run, source, graph, references, plan)
+    verify_export(run, source, graph, references, plan, ROUNDED if exported.requantized else FAITHFUL)
 
     ranges = calibrate(run, graph, data, plan)
     final = quantize(run, graph, ranges, plan)

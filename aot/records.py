@@ -56,7 +56,13 @@ class GraphRecord(Record):
 
 @dataclass(frozen=True)
 class Exported(GraphRecord):
-    """The model as ONNX, FP32 as its author wrote it. facts: nodes, opset, outputs (names)."""
+    """The model as ONNX, FP32 as its author wrote it. facts: nodes, opset, outputs (names), and where the source is
+    an ONNX file warnings and requantized."""
+
+    @property
+    def requantized(self) -> bool:
+        """Whether the source's quantized activations became float: it differs from the source by their rounding."""
+        return bool(self.facts.get("requantized", False))
 
 
 @dataclass(frozen=True)

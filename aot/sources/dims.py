@@ -1,10 +1,14 @@
-"""`--dim NAME=MIN:OPT:MAX`: narrowing declared Dims, and giving bounds where a file has none."""
+"""`--dim NAME=MIN:OPT:MAX`: narrowing declared Dims, and giving bounds where a file has none.
+
+Of a file, NAME may also be an integer input, whose values then lie in MIN..MAX: a number that decides a branch or a
+shape is fixed in that way, and indices get the range that they are drawn from.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from aot.config import check_triple
@@ -90,6 +94,19 @@ def bounded(found: Sequence[Found], asked: Mapping[str, Triple], file: str) -> d
         plural = "dimension has" if len(lacking) == 1 else "dimensions have"
         raise UsageError(f"{len(lacking)} dynamic {plural} no bounds: {what}", where=file, fix=f"add {options}")
     return dims
+
+
+def values(asked: Mapping[str, Triple], dtypes: Mapping[str, str], axes: Collection[str]) -> dict[str, tuple[int, int]]:
+    """[low, high) of the integer inputs that `asked` names; a name that is an axis' as well means the axis.
+
+    Raises ProfileError unless min <= opt <= max.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for name, (low, opt, high) in asked.items():
+        if name not in axes and dtypes.get(name) in ("int32", "int64", "uint8", "int8"):
+            check_triple(name, low, opt, high, "--dim")
+            found[name] = (low, high + 1)
+    return found
 
 
 def identifier(text: str) -> str:

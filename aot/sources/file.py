@@ -17,7 +17,7 @@ from aot.declaration import DTYPES, Input, ModelSpec
 from aot.errors import GraphError
 from aot.run import Run, StageTime
 from aot.source import Runner, Source
-from aot.sources.dims import Found, bounded, identifier
+from aot.sources.dims import Found, bounded, identifier, values
 from aot.sources.loading import missing
 from aot.store import digest
 
@@ -73,9 +73,15 @@ class FileSource(Source):
         run.times.append(StageTime("load", 0.0, not fresh))
         tensors = [Tensor.from_json(tensor) for tensor in record["inputs"]]
         axes = [size for tensor in tensors for size in tensor.shape if isinstance(size, Found)]
-        dims = bounded(axes, request.dims, request.model)
+        ranges = values(request.dims, {t.name: t.dtype for t in tensors}, {axis.name for axis in axes})
+        sizes = {name: triple for name, triple in request.dims.items() if name not in ranges}
+        dims = bounded(axes, sizes, request.model)
         inputs = {
-            t.name: Input([dims[size.name] if isinstance(size, Found) else size for size in t.shape], t.dtype)
+            t.name: Input(
+                [dims[size.name] if isinstance(size, Found) else size for size in t.shape],
+                t.dtype,
+                *ranges.get(t.name, (None, None)),
+            )
             for t in tensors
         }
         self.spec = ModelSpec(identifier(self.path.stem), inputs)

@@ -9,4 +9,7 @@ from aot.source import Source
 
 def export(run: Run, source: Source) -> Exported:
     """The model as ONNX. Raises ExportError or GraphError, from the source."""
-    return run.stage(Exported, "export", source.write_onnx, config={}, inputs=[source.key], tools=source.tools)
+    record = run.stage(Exported, "export", source.write_onnx, config={}, inputs=[source.key], tools=source.tools)
+    for warning in record.facts.get("warnings", ()):
+        run.progress.warn(warning)
+    return record

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _FLOATS = frozenset({"FLOAT", "FLOAT16", "BFLOAT16"})
-_NUMBERS = _FLOATS | {"INT32", "INT64"}
+_NUMBERS = _FLOATS | {"INT8", "INT32", "INT64"}
 _ALL = _NUMBERS | {"BOOL"}
 
 _LISTS: tuple[tuple[frozenset[str], str], ...] = (
@@ -28,16 +28,16 @@ _LISTS: tuple[tuple[frozenset[str], str], ...] = (
         "Cosh Dropout Einsum Elu Erf Exp Floor Gelu Gemm GlobalAveragePool GlobalLpPool GlobalMaxPool GridSample "
         "GroupNormalization GRU HardSigmoid HardSwish Hardmax InstanceNormalization IsInf LayerNormalization LeakyRelu "
         "Log LogSoftmax LpNormalization LpPool LRN LSTM MatMul MaxPool MeanVarianceNormalization Mish "
-        "NonMaxSuppression PRelu Pow Reciprocal Resize RMSNormalization RNN RoiAlign Round Selu Shrink Sigmoid Sin "
+        "NonMaxSuppression PRelu Reciprocal Resize RMSNormalization RNN RoiAlign Round Selu Shrink Sigmoid Sin "
         "Sinh Softmax Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu Upsample DeformConv RotaryEmbedding "
-        "RandomNormal RandomNormalLike RandomUniform RandomUniformLike BlackmanWindow HammingWindow HannWindow STFT",
+        "RandomNormal RandomNormalLike RandomUniform RandomUniformLike STFT",
     ),
     (
         _NUMBERS,
         "Abs Add ArgMax ArgMin Clip CumSum DepthToSpace Div Equal Greater GreaterOrEqual IsNaN Less LessOrEqual Max "
         "Mean Min Mod Mul Neg Pad Range ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean "
         "ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Scatter ScatterElements ScatterND Sign SpaceToDepth Sub "
-        "Sum TopK TensorScatter",
+        "Sum TopK TensorScatter Pow BlackmanWindow HammingWindow HannWindow",
     ),
     (
         _ALL,
@@ -51,14 +51,11 @@ _LISTS: tuple[tuple[frozenset[str], str], ...] = (
 TYPES: dict[str, frozenset[str]] = {op: types for types, ops in _LISTS for op in ops.split()}
 """Op type -> the dtypes its data may have."""
 
-SINCE: dict[str, str] = {
-    "Attention": "10.14",
-    "RMSNormalization": "10.13",
-    "RotaryEmbedding": "10.13",
-    "TensorScatter": "10.14",
-    "Swish": "10.14",
-}
-"""The TensorRT version from which on it takes an op, where that is later than 10.6."""
+NEWER = frozenset(
+    {"Attention", "RMSNormalization", "RotaryEmbedding", "TensorScatter", "Swish", "STFT"}
+    | {"BlackmanWindow", "HammingWindow", "HannWindow"}
+)
+"""Ops that the matrix does not hold and later versions take."""
 
 PLUGINS = frozenset({"RoiAlign", "DeformConv", "NonZero"})
 """Ops that TensorRT implements with plugins of its own, which TensorRT-RTX comes without."""

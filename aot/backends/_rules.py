@@ -25,7 +25,7 @@ _QUANTIZED = frozenset({"INT8", "FLOAT8E4M3FN", "INT4", "FLOAT4E2M1"})
 
 def late(node: ir.Node, backend: str) -> str | None:
     """Why the builder of that backend fails at a node that its parser takes; None: nothing is known against it."""
-    rules = [LATE.get(node.op_type), LATE.get(f"{backend}:{node.op_type}"), _quantized_constant]
+    rules = [LATE.get(node.op_type), LATE.get(f"{backend}:{node.op_type}"), _quantized]
     return next((why for rule in rules if rule is not None and (why := rule(node)) is not None), None)
 
 
@@ -82,20 +82,24 @@ def _top_k(node: ir.Node) -> str | None:
 
 
 def _attention(node: ir.Node) -> str | None:
-    """TensorRT-RTX 1.7 has kernels for narrow floats and heads of 16 elements and more; it takes an Attention apart,
-    for which it needs none, only where the inputs have three axes of fixed size."""
+    """TensorRT-RTX 1.7 has kernels for narrow floats and heads of 16 elements and more. It does without, by taking the
+    op apart, only for a query of fixed size that has three axes or is one token long."""
     query = node.inputs[0]
     if query is None or query.shape is None or query.dtype is None:
         return None
-    if query.shape.rank() == 3 and query.shape.is_static():
+    rank, size = query.shape.rank(), query.shape[-1]
+    if query.shape.is_static() and (rank == 3 or query.shape[-2] == 1):
         return None
     if query.dtype.name == "FLOAT":
         return "there is no FP32 kernel for the ONNX op Attention"
-    size: object = query.shape[-1]
-    if query.shape.rank() == 3:
-        heads = _integer(node, "q_num_heads", 0)
-        size = size // heads if isinstance(size, int) and heads else None
-    return f"there is no kernel for heads of {size} elements" if isinstance(size, int) and size < 16 else None
+    heads = _integer(node, "q_num_heads", 1) if rank == 3 else 1
+    if isinstance(size, int) and size < 16 * heads:
+        return f"there is no kernel for heads of {size // heads} elements, fewer than 16"
+    return None
+
+
+def _no_kernel(node: ir.Node) -> str | None:
+    return "there is no kernel for it"
 
 
 def _branches(node: ir.Node) -> str | None:
@@ -110,14 +114,23 @@ def _branches(node: ir.Node) -> str | None:
     return None
 
 
-def _quantized_constant(node: ir.Node) -> str | None:
-    """A constant in a quantized type may only be dequantized."""
-    if node.op_type in ("DequantizeLinear", "QuantizeLinear") or node.domain not in ("", "ai.onnx"):
+def _quantized(node: ir.Node) -> str | None:
+    """Quantized types are there for quantization: constants and inputs of them are dequantized, outputs quantized.
+    INT8 inputs and outputs are taken, and so is Clip, whose bounds become numbers."""
+    if node.op_type in ("DequantizeLinear", "QuantizeLinear", "Clip") or node.domain not in ("", "ai.onnx"):
         return None
     for value in node.inputs:
-        if value is None or value.const_value is None or value.dtype is None or value.dtype.name not in _QUANTIZED:
+        dtype = value.dtype.name if value is not None and value.dtype is not None else ""
+        if value is None or dtype not in _QUANTIZED:
             continue
-        return f"its input '{value.name}' is a constant of type {value.dtype.name}, which may only be dequantized"
+        if value.const_value is not None:
+            return f"its input '{value.name}' is a constant of type {dtype}, which may only be dequantized"
+        if dtype != "INT8" and value.is_graph_input():
+            return f"its input '{value.name}' is of type {dtype}, which may only be dequantized"
+    for value in node.outputs:
+        dtype = value.dtype.name if value.dtype is not None else ""
+        if dtype in _QUANTIZED - {"INT8"} and value.is_graph_output():
+            return f"the output '{value.name}' is of type {dtype}, which only QuantizeLinear may make"
     return None
 
 
@@ -125,6 +138,7 @@ LATE: Mapping[str, Rule] = {
     "TopK": _top_k,
     "If": _branches,
     "tensorrt_rtx:Attention": _attention,
+    "tensorrt_rtx:NonMaxSuppression": _no_kernel,
 }
 """Op type, or `backend:op type` -> the rule."""
 
@@ -168,8 +182,6 @@ def _reduction(node: ir.Node) -> str | None:
 def _resize(node: ir.Node) -> str | None:
     if _integer(node, "antialias", 0):
         return "antialiasing is not supported"
-    if _text(node, "mode", "nearest") not in ("nearest", "linear"):
-        return f"mode '{_text(node, 'mode', '')}' is not supported"
     if _text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
         return "keeping the aspect ratio is not supported"
     how = _text(node, "coordinate_transformation_mode", "half_pixel")
@@ -177,10 +189,30 @@ def _resize(node: ir.Node) -> str | None:
     return None if how in known else f"coordinate transformation '{how}' is not supported"
 
 
-def _recurrent(node: ir.Node) -> str | None:
-    if _integer(node, "layout", 0):
-        return "layout 1 (batch first) is not supported"
-    return "input_forget is not supported" if _integer(node, "input_forget", 0) else None
+def _modulo(node: ir.Node) -> str | None:
+    wrong = _dtype(node) in ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE") and not _integer(node, "fmod", 0)
+    return "floats need fmod=1" if wrong else None
+
+
+def _training(node: ir.Node) -> str | None:
+    mode = _array(node, 2)
+    return "training mode is not supported" if mode is not None and mode.any() else None
+
+
+def _plain_attention(node: ir.Node) -> str | None:
+    if len([value for value in node.outputs if value.name]) > 1:
+        return "only its first output is supported"
+    found = node.attributes.get("softcap")
+    return "softcap is not supported" if found is not None and found.as_float() else None
+
+
+def _norm(node: ir.Node) -> str | None:
+    return None if _integer(node, "p", 2) in (1, 2) else "only p of 1 and 2 are supported"
+
+
+def _range(node: ir.Node) -> str | None:
+    dtype = _dtype(node)
+    return f"it does not take {dtype}" if dtype in ("FLOAT16", "BFLOAT16") else None
 
 
 def _any(*rules: Rule) -> Rule:
@@ -195,25 +227,23 @@ def _spatial(node: ir.Node) -> str | None:
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
 STATED: Mapping[str, Rule] = {
+    "Attention": _plain_attention,
     "AveragePool": _any(_spatial, _ones("dilations")),
     "BatchNormalization": _is("training_mode", 0, "training mode is not supported"),
     "Conv": _spatial,
     "ConvTranspose": _spatial,
-    "CumSum": _constant(1, "axis"),
     "DequantizeLinear": _zero_point,
-    "GridSample": lambda node: None if _rank(node) in (None, 4) else "only pictures (4 axes) are supported",
-    "LSTM": _recurrent,
-    "GRU": _recurrent,
-    "RNN": _recurrent,
+    "LSTM": _is("input_forget", 0, "input_forget is not supported"),
+    "Dropout": _training,
     "LayerNormalization": _one_output,
-    "LpPool": _ones("dilations"),
+    "LpPool": _any(_ones("dilations"), _norm),
     "MaxPool": _any(_spatial, _ones("dilations"), _one_output),
+    "Mod": _modulo,
     "OneHot": _constant(1, "depth"),
-    "Pad": _constant(3, "axes"),
     "QuantizeLinear": _zero_point,
+    "Range": _range,
     "Resize": _resize,
     "ScatterND": _reduction,
-    "Slice": _constant(3, "axes"),
     "Squeeze": _constant(1, "axes"),
     "TopK": _is("sorted", 1, "unsorted results are not supported"),
     "Unsqueeze": _constant(1, "axes"),

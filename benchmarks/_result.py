@@ -28,7 +28,7 @@ def write(benchmark: str, rows: Sequence[Mapping[str, Any]], command: str | None
         "benchmark": benchmark,
         "command": command or _command(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": _commit(),
+        "commit": commit(),
         "machine": {
             "cpu": machine.cpu,
             "gpu": machine.gpu.name if machine.gpu else None,
@@ -42,7 +42,9 @@ def write(benchmark: str, rows: Sequence[Mapping[str, Any]], command: str | None
     }
     path = ROOT / "benchmarks/results" / f"{benchmark}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(result, indent=1) + "\n")
+    partial.replace(path)  # a run that is killed here leaves the rows before
     return path
 
 
@@ -50,7 +52,7 @@ def _command() -> str:
     return shlex.join(["python", str(Path(sys.argv[0]).resolve().relative_to(ROOT)), *sys.argv[1:]])
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The commit measured, with a mark where the tree differs from it; None outside of a repository."""
     try:
         done = subprocess.run(

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
-from _result import ROOT, write
+from _result import ROOT, commit, write
 from sweep import page, worker
-from sweep.member import Library, Member
+from sweep.member import Library
 
 LIBRARIES = ("torchvision", "timm", "transformers", "modules")
 NAME = "sweep-models"
@@ -51,6 +51,7 @@ def main() -> int:
     todo = [(library, member) for library, member in wanted if _undone(rows.get((library, member.name)), arguments)]
     os.environ["OMP_NUM_THREADS"] = "1"
     context = worker.start(libraries)
+    at = commit()  # rows of earlier runs may be of another
     order = [(library.name, member.name) for library in libraries for member in library.members]
     with ThreadPoolExecutor(max_workers=arguments.jobs) as pool:
         running = [
@@ -58,7 +59,7 @@ def main() -> int:
             for library, member in todo
         ]
         for done, future in enumerate(as_completed(running), start=1):
-            row = future.result()
+            row = {**future.result(), "commit": at}
             rows[row["library"], row["model"]] = row
             print(f"[{done}/{len(todo)}] {page.line(row)}", flush=True)
             write(NAME, _ordered(rows, order), COMMAND)

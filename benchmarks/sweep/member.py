@@ -14,8 +14,8 @@ class Member:
     """A model that stands for its family.
 
     make: the expression that builds the module. inputs: forward's parameters. setup: lines before the declaration,
-    such as imports, or a module around one whose forward takes or returns something else than tensors. padding: the input
-    whose zeros mark padding. trained: its weights are real and stay as they are.
+    such as imports, or a module around one whose forward takes or returns something else than tensors.
+    padding: the input whose zeros mark padding. trained: the weights are real, and stay as they are.
     """
 
     name: str

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils import _pytree as pytree
+
 from aot import Input
 from aot.batches import generated
 from aot.declaration import ModelSpec
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils import _pytree as pytree
 
 BATCH = 8
 """Samples from which batch normalization takes its statistics."""

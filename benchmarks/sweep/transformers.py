@@ -494,5 +494,5 @@ SERIES = (
 LIBRARY = Library(
     "transformers",
     (*ENCODERS, *DECODERS, *COUPLES, *VISION, *AUDIO, *MULTIMODAL, *SERIES),
-    ("transformers", "transformers.masking_utils"),
+    ("transformers.masking_utils", "transformers.modeling_layers"),
 )

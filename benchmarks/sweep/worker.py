@@ -19,7 +19,7 @@ from sweep.member import Library, Member
 
 OPTIONS = ("--precision", "fp32", "--backend", "tensorrt_rtx", "--target", "sm89", "--json")
 # Imported once, in the process that all workers are forked from.
-PRELOADED = ("torch", "torch.export", "torch.onnx", "torch._dynamo", "onnx", "onnx_ir", "onnxscript")
+PRELOADED = ("torch", "onnx", "onnx_ir", "onnxscript.rewriter", "sweep.warm")
 MEMORY = 10 * 2**30
 """Bytes of its own that a worker may hold."""
 

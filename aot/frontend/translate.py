@@ -6,6 +6,7 @@ Imports torch; import it only where torch is needed.
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from aot import origins as origins_of
 from aot.errors import ExportError
 from aot.frontend import constraints, origins
 from aot.frontend.bridge import TRANSLATIONS
+from aot.frontend.bridge.rewrite import rewritten
+from aot.frontend.call import tensor_inputs
 
 OPSET = 20
 
@@ -26,6 +29,8 @@ def translated(program: torch.export.ExportedProgram, project: Path | None = Non
     Raises ExportError for an op without translation.
     """
 
+    program = constraints.silenced(partial(rewritten, program))
+
     def translate() -> Any:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -33,7 +38,7 @@ def translated(program: torch.export.ExportedProgram, project: Path | None = Non
                 program,
                 dynamo=True,
                 opset_version=OPSET,
-                input_names=[str(name) for name in program.graph_signature.user_inputs],
+                input_names=tensor_inputs(program),
                 custom_translation_table=TRANSLATIONS,
                 optimize=False,  # before origins are written it would lose some
                 verbose=False,

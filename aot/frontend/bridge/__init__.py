@@ -1,10 +1,31 @@
-"""Translations of our own, for ops that torch.onnx translates wrongly, not at all, or into a form that TensorRT builds
-badly; one file each. A file offers `TRANSLATION`, a table from the torch op to the function that writes it in ONNX."""
+"""Where torch.onnx has no translation of an op, or a wrong one, or one into a form that TensorRT builds badly: our own,
+one idea a file.
+
+A file offers `TRANSLATION`, a table from the torch op to the function that writes it in ONNX, or `REWRITE`, a table from
+the op to a function of torch that does the same; it takes the op's arguments, runs on tensors whose sizes are symbolic,
+and returns NotImplemented where torch.onnx has it right.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from aot.frontend.bridge import sdpa
+from aot.frontend.bridge import (
+    adaptive_pool,
+    elementwise,
+    reductions,
+    resize,
+    running,
+    scatter,
+    sdpa,
+    searching,
+    sorting,
+)
 
 TRANSLATIONS: dict[Any, Any] = {**sdpa.TRANSLATION}
+
+REWRITES: dict[Any, Any] = {
+    op: function
+    for part in (adaptive_pool, elementwise, reductions, resize, running, scatter, searching, sorting)
+    for op, function in part.REWRITE.items()
+}

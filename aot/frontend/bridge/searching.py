@@ -1,0 +1,71 @@
+"""Searching a sorted sequence, picking by a mask, rolling by a computed distance, and distances other than Euclid's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def _searchsorted(
+    ordered: torch.Tensor,
+    values: Any,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """How many of the sequence lie before each value: a comparison of all with all."""
+    if sorter is not None:
+        ordered = ordered.gather(-1, sorter)
+    given = values if isinstance(values, torch.Tensor) else torch.full((), values, dtype=ordered.dtype)
+    ordered = ordered.unsqueeze(-2) if ordered.dim() > 1 else ordered
+    wanted = given.unsqueeze(-1)
+    before = ordered <= wanted if right or side == "right" else ordered < wanted
+    return before.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+def _masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    x, mask = torch.broadcast_tensors(x, mask)
+    return x.reshape(-1).index_select(0, mask.reshape(-1).nonzero().squeeze(1))
+
+
+def _roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
+    """A distance that depends on sizes: torch.onnx takes constants only."""
+    if not any(isinstance(shift, torch.SymInt) for shift in shifts):
+        return NotImplemented
+    if not dims:
+        return _roll(x.reshape(-1), shifts, [0]).reshape(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        length = x.shape[dim]
+        x = x.index_select(dim, torch.remainder(torch.arange(length) - shift, length))
+    return x
+
+
+def _norm(difference: torch.Tensor, p: float) -> torch.Tensor:
+    return torch.linalg.vector_norm(difference, p, -1)
+
+
+def _cdist(a: torch.Tensor, b: torch.Tensor, p: float = 2.0, mode: int | None = None) -> torch.Tensor:
+    """[..., N, D] and [..., M, D] to [..., N, M]."""
+    return _norm(a.unsqueeze(-2) - b.unsqueeze(-3), p)
+
+
+def _pdist(x: torch.Tensor, p: float = 2.0) -> torch.Tensor:
+    """The pairs i < j of [N, D], row by row."""
+    count = x.shape[0]
+    place = torch.arange(count)
+    pairs = (place[:, None] < place).reshape(-1).nonzero().squeeze(1)
+    return _cdist(x, x, p).reshape(-1).index_select(0, pairs)
+
+
+_aten = torch.ops.aten
+REWRITE: dict[Any, Any] = {
+    _aten.searchsorted.Tensor: _searchsorted,
+    _aten.searchsorted.Scalar: _searchsorted,
+    _aten.masked_select.default: _masked_select,
+    _aten.roll.default: _roll,
+    _aten._cdist_forward.default: _cdist,
+    _aten._pdist_forward.default: _pdist,
+    _aten.pdist.default: _pdist,
+}

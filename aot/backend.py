@@ -87,6 +87,10 @@ class Backend(ABC):
         """What it can build for on this machine, best first."""
 
     @abstractmethod
+    def suits(self, precision: Precision, target: str) -> None:
+        """Raise TargetError for what it builds on no machine: another kind of target, a dtype the target lacks."""
+
+    @abstractmethod
     def check(self, precision: Precision, target: str, machine: Machine) -> None:
         """Raise TargetError, with the way out, for what cannot be built here. A pure function of its arguments
         and the installed version."""

@@ -110,17 +110,22 @@ def choose(request: Request, project: Path) -> Choices:
 
     The names of `request` that are not paths are looked up in `project` first, then among the built-ins.
     """
-    recipe, precision = _recipe(request, project)
-    path = content.find("profiles", request.profile, project)
-    file = load(ProfileFile, path)
+    read = settings(request, project)
     backend, targets = place(
-        precision,
-        request.backend or file.backend,
-        request.targets or file.targets,
+        read.precision,
+        request.backend or read.file.backend,
+        request.targets or read.file.targets,
         toolchain.machine(),
         build=_builds(request),
     )
-    return Choices(recipe, precision, file, path, backend, targets, project)
+    return replace(read, backend=backend, targets=targets)
+
+
+def settings(request: Request, project: Path) -> Choices:
+    """The recipe and the profile file of a request, nothing said of backend and targets yet. Raises UsageError."""
+    recipe, precision = _recipe(request, project)
+    path = content.find("profiles", request.profile, project)
+    return Choices(recipe, precision, load(ProfileFile, path), path, None, (), project)
 
 
 def decide(request: Request, choices: Choices, spec: ModelSpec) -> Plan:
@@ -203,7 +208,7 @@ def place(
     from aot import backend as backends
 
     chosen = None if backend is None else backends.get(backend)
-    wanted = tuple(dict.fromkeys(_target(name, machine) for name in targets))
+    wanted = tuple(dict.fromkeys(target_of(name, machine) for name in targets))
     if not build:
         for target in wanted:
             check_precision(precision, target)
@@ -255,8 +260,8 @@ def _builds(request: Request) -> bool:
     return request.until != "graph"
 
 
-def _target(name: str, machine: Machine) -> str:
-    """A target by its name; `auto` is this machine's GPU."""
+def target_of(name: str, machine: Machine) -> str:
+    """A target by its name; `auto` is this machine's GPU. Raises UsageError, and TargetError without a GPU."""
     if name != AUTO:
         if name not in TARGETS:
             raise unknown("target", name, (AUTO, *TARGETS))

@@ -52,14 +52,18 @@ class OnnxRuntime(Backend):
         """The CPU."""
         return (TARGET,) if self.version() else ()
 
-    def check(self, precision: Precision, target: str, machine: Machine) -> None:
-        """See Backend.check."""
+    def suits(self, precision: Precision, target: str) -> None:
+        """See Backend.suits."""
         if target != TARGET:
             raise TargetError(
                 f"onnxruntime builds for {TARGET}, not for {target}",
                 where=f"--backend onnxruntime --target {target}",
                 fix=f"--backend tensorrt_rtx for {target}, or --target {TARGET}",
             )
+
+    def check(self, precision: Precision, target: str, machine: Machine) -> None:
+        """See Backend.check."""
+        self.suits(precision, target)
         if self.version() is None:
             raise TargetError("onnxruntime is not installed", where=f"--target {TARGET}", fix="pip install onnxruntime")
 

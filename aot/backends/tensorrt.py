@@ -12,7 +12,7 @@ from aot import toolchain
 from aot.backends._nvinfer import Nvinfer
 from aot.config import Precision
 from aot.errors import TargetError
-from aot.targets import check_precision
+from aot.targets import CPU, check_precision
 from aot.toolchain import Machine
 
 OLDEST = (10, 6)
@@ -37,6 +37,12 @@ class TensorRt(Nvinfer):
     def targets(self, machine: Machine) -> tuple[str, ...]:
         """This machine's GPU."""
         return (machine.gpu.target,) if machine.gpu and self.version() else ()
+
+    def suits(self, precision: Precision, target: str) -> None:
+        """See Backend.suits."""
+        if target == CPU:
+            raise TargetError("TensorRT builds for GPUs", where="--target cpu", fix="--backend onnxruntime")
+        check_precision(precision, target)
 
     def check(self, precision: Precision, target: str, machine: Machine) -> None:
         """See Backend.check."""

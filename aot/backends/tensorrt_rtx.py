@@ -37,14 +37,8 @@ class TensorRtRtx(Nvinfer):
         here = machine.gpu.target if machine.gpu else None
         return tuple(sorted(TARGETS, key=lambda target: target != here)) if self.version() else ()
 
-    def check(self, precision: Precision, target: str, machine: Machine) -> None:
-        """See Backend.check."""
-        if self.version() is None:
-            raise TargetError(
-                "TensorRT-RTX is not installed",
-                where=f"--target {target}",
-                fix="pip install tensorrt-rtx-cu13, or --until graph here and finish on the machine with the GPU",
-            )
+    def suits(self, precision: Precision, target: str) -> None:
+        """See Backend.suits."""
         if target not in TARGETS:
             raise TargetError(
                 f"TensorRT-RTX does not build for {target}",
@@ -53,6 +47,16 @@ class TensorRtRtx(Nvinfer):
                 "aot build on the prepared artifact on a machine with that GPU",
             )
         check_precision(precision, target)
+
+    def check(self, precision: Precision, target: str, machine: Machine) -> None:
+        """See Backend.check."""
+        if self.version() is None:
+            raise TargetError(
+                "TensorRT-RTX is not installed",
+                where=f"--target {target}",
+                fix="pip install tensorrt-rtx-cu13, or --until graph here and finish on the machine with the GPU",
+            )
+        self.suits(precision, target)
 
     def aim(self, trt: ModuleType, config: Any, target: str) -> None:
         """One compute capability a plan."""

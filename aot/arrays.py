@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     Arrays = dict[str, np.ndarray[Any, Any]]
 
 MARK = ":"
+_NOT_NUMPYS = ("bfloat16", "float8")
 
 
 def save(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -39,7 +40,7 @@ def load(path: Path) -> Arrays:
         for member in archive.files:
             array = archive[member]
             name, mark, dtype = member.rpartition(MARK)
-            if mark and dtype:
+            if mark and dtype.startswith(_NOT_NUMPYS):  # other names may hold the mark: "input:0"
                 found[name] = array.view(dtype_named(dtype))
             else:
                 found[member] = array
@@ -50,7 +51,7 @@ def dtype_named(name: str) -> np.dtype[Any]:
     """The numpy dtype of an aot dtype name; `bfloat16` and the FP8 types come from `ml_dtypes`."""
     import numpy as np
 
-    if name.startswith(("bfloat16", "float8")):
+    if name.startswith(_NOT_NUMPYS):
         import ml_dtypes
 
         found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))

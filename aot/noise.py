@@ -6,6 +6,7 @@ of them says nothing. They give themselves away: moving the inputs in their last
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,11 +15,20 @@ if TYPE_CHECKING:
 
 SHARE = 0.1
 """An output that moves by this share of its norm is noise; a badly conditioned model reaches 1e-3."""
+SHAKY = 2.5e-4
+"""Beyond this share a comparison asks for less (`aot.allowance`): a quarter of what FP32 is judged by."""
 
 
-def noisy(run: Runner, inputs: Arrays, outputs: Arrays) -> dict[str, float]:
-    """The outputs that are rounding noise, each with ||f(x') - f(x)|| / ||f(x)||, where x' is x moved by at most two
-    units in the last place. `outputs` is f(x). Empty where no input is floating point, or where every output is noise.
+def noisy(shares: Mapping[str, float]) -> dict[str, float]:
+    """Those of `shares` that are rounding noise; empty where every output is."""
+    found = {name: share for name, share in shares.items() if share > SHARE}
+    return found if len(found) < len(shares) else {}
+
+
+def moves(run: Runner, inputs: Arrays, outputs: Arrays) -> dict[str, float]:
+    """||f(x') - f(x)|| / ||f(x)|| of every output, where x' is x moved by at most two units in the last place.
+
+    `outputs` is f(x). Empty where no input is floating point.
     """
     import numpy as np
 
@@ -30,9 +40,7 @@ def noisy(run: Runner, inputs: Arrays, outputs: Arrays) -> dict[str, float]:
             moved[name] = (array * factor).astype(array.dtype)
     if all(moved[name] is inputs[name] for name in inputs):
         return {}
-    shares = {name: _share(outputs[name], found) for name, found in run(moved).items() if name in outputs}
-    found = {name: share for name, share in shares.items() if share > SHARE}
-    return found if len(found) < len(outputs) else {}
+    return {name: _share(outputs[name], found) for name, found in run(moved).items() if name in outputs}
 
 
 def _share(before: object, after: object) -> float:

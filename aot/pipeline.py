@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from aot import artifact
+from aot.allowance import allowed
 from aot.artifact import Prepared
 from aot.config import Request, merged
 from aot.plan import Choices, Plan, choose, decide, decide_finish
@@ -19,7 +21,7 @@ from aot.stages.package import Result, package
 from aot.stages.quantize import quantize
 from aot.stages.reference import reference
 from aot.stages.surgery import surgery
-from aot.stages.verify import FAITHFUL, ROUNDED, loosened, verify_engine, verify_export, verify_graph
+from aot.stages.verify import FAITHFUL, verify_engine, verify_export, verify_graph
 from aot.store import Store
 
 
@@ -43,13 +45,12 @@ def prepare(request: Request, choices: Choices, source: Source, run: Run) -> Pre
     plan = decide(request, choices, source.spec)
 
     exported = export(run, source)
-    if exported.requantized:
-        # The reference rounds its activations to 8 bits and the graph does not; what the request says still holds.
-        plan = replace(plan, budget=merged(loosened(plan.budget), request.budget))
     data = collect(run, source, plan)
     graph = surgery(run, exported, plan)
     references = reference(run, source, data, plan)
-    verify_export(run, source, graph, references, plan, ROUNDED if exported.requantized else FAITHFUL)
+    allow = partial(allowed, moved=references.moved, requantized=exported.requantized)
+    plan = replace(plan, budget=merged(allow(plan.budget), request.budget))
+    verify_export(run, source, graph, references, plan, allow(FAITHFUL))
 
     ranges = calibrate(run, graph, data, plan)
     final = quantize(run, graph, ranges, plan)

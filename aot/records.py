@@ -132,6 +132,12 @@ class References(Record):
         """The outputs that no comparison judges (see `aot/noise.py`)."""
         return tuple(self.facts.get("noise", ()))
 
+    @property
+    def moved(self) -> float:
+        """The share of its norm by which a change in the last digit of the inputs moves the least exact output that
+        is judged."""
+        return float(self.facts.get("moved", 0.0))
+
     def cases(self) -> Iterator[Case]:
         """The cases, read one at a time."""
         for case in json.loads((self.path / "cases.json").read_text()):

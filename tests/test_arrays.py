@@ -33,3 +33,8 @@ def test_numpy_reads_ours(tmp_path: Path) -> None:
     with np.load(tmp_path / "a.npz") as found:
         np.testing.assert_array_equal(found["x"], np.arange(3))
         assert found["half:bfloat16"].dtype == np.uint16
+
+
+def test_a_name_may_hold_the_mark(tmp_path: Path) -> None:
+    arrays.save(tmp_path / "a.npz", {"serving_default_input:0": np.arange(3)})
+    np.testing.assert_array_equal(arrays.load(tmp_path / "a.npz")["serving_default_input:0"], np.arange(3))

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from aot.noise import noisy
+from aot.allowance import allowed
+from aot.config import Budget
+from aot.noise import moves, noisy
 
 if TYPE_CHECKING:
     from aot.arrays import Arrays
@@ -23,16 +25,15 @@ def centred(inputs: Arrays) -> Arrays:
 
 def test_the_sum_of_what_was_centred_is_noise_and_the_rest_is_not() -> None:
     inputs = {"x": RNG.normal(size=(8, 256)).astype(np.float32)}
-    found = noisy(centred, inputs, centred(inputs))
+    found = noisy(moves(centred, inputs, centred(inputs)))
     assert set(found) == {"sums"}
     assert found["sums"] > 0.5
 
 
 def test_a_small_output_is_not_noise() -> None:
     inputs = {"x": RNG.normal(size=(8, 256)).astype(np.float32)}
-    assert (
-        noisy(lambda given: {"y": given["x"] * np.float32(1e-9)}, inputs, {"y": inputs["x"] * np.float32(1e-9)}) == {}
-    )
+    small = {"y": inputs["x"] * np.float32(1e-9)}
+    assert noisy(moves(lambda given: {"y": given["x"] * np.float32(1e-9)}, inputs, small)) == {}
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
@@ -41,4 +42,15 @@ def test_nothing_is_left_out_where_nothing_would_be_left(dtype: str) -> None:
         return {"sums": centred({"x": given["x"].astype(np.float32)})["sums"]}
 
     inputs = {"x": RNG.normal(size=(8, 256)).astype(dtype)}
-    assert noisy(sums, inputs, sums(inputs)) == {}
+    assert noisy(moves(sums, inputs, sums(inputs))) == {}
+
+
+def test_what_the_reference_cannot_hold_itself_is_not_asked_for() -> None:
+    strict = Budget(cosine=0.9999, relative_l2=1e-3)
+    assert allowed(strict, moved=1e-7, requantized=False) == strict
+    shaky = allowed(strict, moved=0.02, requantized=False)
+    assert shaky.relative_l2 == pytest.approx(0.08)
+    assert shaky.cosine == pytest.approx(0.9968)
+    rounded = allowed(strict, moved=0.0, requantized=True)
+    assert (rounded.cosine, rounded.relative_l2) == (0.95, 0.35)
+    assert allowed(Budget(max_abs=0.1), moved=0.02, requantized=True) == Budget(max_abs=0.1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aot import arrays, batches
 from aot.declaration import Dim, ModelSpec
 from aot.errors import ExportError, UsageError, unknown
-from aot.noise import noisy
+from aot.noise import SHAKY, SHARE, moves, noisy
 from aot.plan import Plan
 from aot.profile import as_json
 from aot.records import Data, References
@@ -74,14 +74,21 @@ def _write(folder: Path, eager: Runner, spec: ModelSpec, data: Data, plan: Plan)
     assert first is not None
     # Last, so that whatever the other cases left behind in the model shows.
     _refuse_difference(first[1], eager(first[0]), spec)
-    noise = noisy(eager, *first)
+    shares = moves(eager, *first)
+    noise = noisy(shares)
     notes += [
         f"output '{name}' is not judged: it is rounding noise of the model itself, for a change in the last digit "
         f"of the inputs moves it by {share:.0%}"
         for name, share in noise.items()
     ]
+    moved = max((share for share in shares.values() if share <= SHARE), default=0.0)
+    if moved > SHAKY:
+        notes.append(
+            f"a change in the last digit of these inputs moves the outputs by {moved:.1%}: results are compared no more "
+            "closely than that allows"
+        )
     (folder / "cases.json").write_text(json.dumps(rows, indent=1))
-    return {"cases": [row["name"] for row in rows], "notes": notes, "noise": sorted(noise)}
+    return {"cases": [row["name"] for row in rows], "notes": notes, "noise": sorted(noise), "moved": moved}
 
 
 def _cases(

@@ -28,19 +28,6 @@ NO_SOURCE = "not run: the model's source did not travel"
 # What an FP32 graph that says the same as eager keeps on any machine; more is a difference, not rounding.
 FAITHFUL = Budget(cosine=0.9999, relative_l2=1e-3)
 
-# What is left of a comparison with a model whose own activations are rounded to 8 bits; see `Exported.requantized`.
-ROUNDED = Budget(cosine=0.95, relative_l2=0.35)
-
-
-def loosened(budget: Budget) -> Budget:
-    """The budget where it asks for no more than `ROUNDED`, else that."""
-    cosine, relative = budget.cosine, budget.relative_l2
-    return Budget(
-        cosine=None if cosine is None else min(cosine, ROUNDED.cosine or 1.0),
-        relative_l2=None if relative is None else max(relative, ROUNDED.relative_l2 or 0.0),
-        metric=budget.metric,
-    )
-
 
 def verify_export(
     run: Run, source: Source, graph: GraphRecord, references: References, plan: Plan, faithful: Budget = FAITHFUL

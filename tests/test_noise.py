@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 RNG = np.random.default_rng(0)
 
 
-def centred(inputs: Arrays) -> Arrays:
+def centred(inputs: Mapping[str, Any]) -> Arrays:
     """A row that has been centred sums to rounding; its values do not."""
     x = inputs["x"] - inputs["x"].mean(-1, keepdims=True)
     return {"values": x, "sums": x.sum(-1), "signs": x > 0}
@@ -38,7 +39,7 @@ def test_a_small_output_is_not_noise() -> None:
 
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
 def test_nothing_is_left_out_where_nothing_would_be_left(dtype: str) -> None:
-    def sums(given: Arrays) -> Arrays:
+    def sums(given: Mapping[str, Any]) -> Arrays:
         return {"sums": centred({"x": given["x"].astype(np.float32)})["sums"]}
 
     inputs = {"x": RNG.normal(size=(8, 256)).astype(dtype)}

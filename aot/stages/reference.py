@@ -84,8 +84,8 @@ def _write(folder: Path, eager: Runner, spec: ModelSpec, data: Data, plan: Plan)
     moved = max((share for share in shares.values() if share <= SHARE), default=0.0)
     if moved > SHAKY:
         notes.append(
-            f"a change in the last digit of these inputs moves the outputs by {moved:.1%}: results are compared no more "
-            "closely than that allows"
+            f"a change in the last digit of these inputs moves the outputs by {moved:.1%}: results are compared no "
+            "more closely than that allows"
         )
     (folder / "cases.json").write_text(json.dumps(rows, indent=1))
     return {"cases": [row["name"] for row in rows], "notes": notes, "noise": sorted(noise), "moved": moved}

@@ -7,8 +7,11 @@ JOBS ?= 2
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SWEPT := $(VENV)/.installed-sweep
 UV := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements.lock)
 GROUPS := --extra cpu --extra plugins --extra examples --group dev
+COMPILE = $(BIN)/uv pip compile --quiet --universal --upgrade --generate-hashes --no-emit-index-url --no-header \
+  --annotation-style line
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test check types lint tests sweep gpu-test bench lock clean
@@ -44,8 +47,13 @@ test: check tests ## what has to pass before a change is kept: lint, types, test
 tests: venv
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-sweep: venv ## the tests that take minutes
+sweep: $(SWEPT) ## the tests that take minutes, then every family of models; takes up where it stopped
 	$(BIN)/python -m pytest -m slow
+	$(BIN)/python benchmarks/sweep.py --resume --jobs $(JOBS)
+
+$(SWEPT): $(STAMP) requirements-sweep.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --requirements requirements-sweep.lock
+	touch $@
 
 gpu-test: ## tests that need a GPU and TensorRT, with whatever Python is there; installs nothing
 	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest -rs tests/gpu
@@ -53,9 +61,9 @@ gpu-test: ## tests that need a GPU and TensorRT, with whatever Python is there; 
 bench: venv ## unchanged rebuild and start of the command line, timed
 	$(BIN)/python benchmarks/rebuild.py
 
-lock: venv ## bring requirements.lock up to date
-	$(BIN)/uv pip compile --quiet --universal --upgrade --generate-hashes --no-emit-index-url --no-header \
-	  --annotation-style line $(GROUPS) pyproject.toml --output-file requirements.lock
+lock: venv ## bring requirements.lock and requirements-sweep.lock up to date
+	$(COMPILE) $(GROUPS) pyproject.toml --output-file requirements.lock
+	$(COMPILE) --constraints requirements.lock --group sweep --output-file requirements-sweep.lock
 
 clean: ## remove what builds and tests left (not .venv, not the store)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aot.graph import Pass
 from aot.passes.attention_scale import attention_scale
 from aot.passes.cleaning import drop_dead, drop_identities, fold_constants, share_subexpressions
+from aot.passes.einsum_letters import einsum_letters
 from aot.passes.erf_gelu import erf_gelu
 from aot.passes.finite_mask import finite_mask
 from aot.passes.fold_batch_norm import fold_batch_norm
@@ -26,6 +27,7 @@ PASSES: tuple[Pass, ...] = (
     fold_batch_norm,
     merge_clips,
     erf_gelu,
+    einsum_letters,
     # Shapes: chains that compute them fall away once nothing asks.
     transpose_through_views,
     static_reshape,

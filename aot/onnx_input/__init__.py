@@ -8,6 +8,7 @@
 | com.microsoft written out | `microsoft`, `microsoft_attention`, `microsoft_integers` |
 | integer arithmetic as float | `integers` |
 | FP64 as FP32 | `doubles` |
+| fills of constant shape as constants | `fills` |
 | `If` decided by the Dims | `branches`, `ranges` |
 | `Squeeze` without axes | `squeezes` |
 
@@ -52,7 +53,7 @@ def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str) -> Prepare
     from onnx_ir.passes import common
 
     from aot.graph import infer_shapes
-    from aot.onnx_input import branches, doubles, integers, microsoft, opsets, ranges, squeezes
+    from aot.onnx_input import branches, doubles, fills, integers, microsoft, opsets, ranges, squeezes
     from aot.passes.cleaning import fold_constants
 
     for value in model.graph.inputs:
@@ -77,10 +78,11 @@ def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str) -> Prepare
     notes += doubles.narrow_doubles(model)
     infer_shapes(model)
     fold_constants(model)
+    if fills.fill_small(model):
+        fold_constants(model)
     branches.resolve_branches(model, inputs)
     fold_constants(model)
     squeezes.name_axes(model, inputs)
-    common.IdentityEliminationPass()(model)
     common.RemoveUnusedNodesPass()(model)
     common.NameFixPass()(model)
     infer_shapes(model)

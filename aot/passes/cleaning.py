@@ -6,6 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from aot.graph import Skip, graph_pass
+from aot.passes._edit import bypass, nodes
 
 # Elements. Larger results stay computed, so that folding never makes the file much bigger.
 _FOLD_INPUT = 1 << 16
@@ -45,9 +46,14 @@ def fold_constants(model: ir.Model, skip: Skip) -> int:
     """
 )
 def drop_identities(model: ir.Model, skip: Skip) -> int:
-    """Identity(x) = x."""
+    """Identity(x) = x. A subgraph keeps those that hand an outer value out, for its outputs must be its own."""
     before = _count(model)
-    common.IdentityEliminationPass()(model)
+    if any(True for graph in model.graphs() if graph is not model.graph):
+        for node in nodes(model, "Identity"):
+            if not node.outputs[0].is_graph_output() and node.inputs[0] is not None:
+                bypass(node, node.inputs[0])
+    else:
+        common.IdentityEliminationPass()(model)
     return before - _count(model)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from aot.arrays import dtype_named
 from aot.declaration import DTYPES, Dim, Input, ModelSpec
 from aot.errors import CalibrationError, DeclarationError
+from aot.structure import picked, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,8 +59,9 @@ def array(value: Any) -> np.ndarray[Any, Any]:
 
 
 def checked(batch: object, spec: ModelSpec, where: str) -> Arrays:
-    """The batch as arrays in the spec's order.
+    """The batch as arrays in the spec's order. A state that it leaves out is what it is before the first call.
 
+    A batch holds tensors by flat name, or parameters as `forward` takes them, their constants left out or not.
     Raises CalibrationError, naming batch and input, for: something that is not a mapping, names that are
     missing or unknown, another dtype, rank or fixed dimension, a size outside its Dim, a Dim with two sizes,
     NaN or infinity.
@@ -67,12 +70,12 @@ def checked(batch: object, spec: ModelSpec, where: str) -> Arrays:
         raise CalibrationError(
             f"a batch is a mapping from input name to tensor, not a {type(batch).__name__}",
             where=where,
-            fix=f"yield {{{', '.join(f'{name!r}: ...' for name in spec.inputs)}}}",
+            fix=f"yield {example(spec)}",
         )
-    names = [str(name) for name in batch]
+    given = dict(_flat(batch, spec, where))
     for kind, wrong in (
-        ("lacks", [n for n in spec.inputs if n not in names]),
-        ("has unknown", [n for n in names if n not in spec.inputs]),
+        ("lacks", [name for name in spec.inputs if name not in given and name not in spec.kept]),
+        ("has unknown", [str(name) for name in batch if name not in spec.inputs and name not in spec.parameters]),
     ):
         if wrong:
             raise CalibrationError(
@@ -80,10 +83,45 @@ def checked(batch: object, spec: ModelSpec, where: str) -> Arrays:
             )
     found: Arrays = {}
     for name, tensor in spec.inputs.items():
-        found[name] = _numbers(batch[name], tensor, f"{where}, input '{name}'")
-        _check(found[name], tensor, f"{where}, input '{name}'")
-    sizes_of(found, spec, where)
-    return found
+        if name in given:
+            found[name] = _numbers(given[name], tensor, f"{where}, input '{name}'")
+            _check(found[name], tensor, f"{where}, input '{name}'")
+    sizes = sizes_of(found, spec, where)
+    missing = {name: value for name, value in initial(spec, sizes).items() if name not in found}
+    return {name: found[name] if name in found else missing[name] for name in spec.inputs}
+
+
+def example(spec: ModelSpec) -> str:
+    """A batch as Python would write it, `...` for every tensor."""
+    dots = dict.fromkeys(spec.inputs, "...")
+    return "{" + ", ".join(f"{name!r}: {shown(tree, dots)}" for name, tree in spec.parameters.items()) + "}"
+
+
+def _flat(batch: Mapping[Any, Any], spec: ModelSpec, where: str) -> Iterator[tuple[str, Any]]:
+    """(flat name, value) for what is declared. Raises CalibrationError for a parameter of another form."""
+
+    def refuse(said: str) -> CalibrationError:
+        return CalibrationError(said, where=where, fix=f"yield {example(spec)}, or tensors by flat name")
+
+    for key, value in batch.items():
+        tree = spec.parameters.get(str(key))
+        if tree is not None:
+            yield from picked(value, tree, str(key), refuse)
+        elif key in spec.inputs:
+            yield str(key), value
+
+
+def initial(spec: ModelSpec, sizes: Mapping[str, int]) -> Arrays:
+    """What the lifted states are before the first call, at the given sizes of their Dims."""
+    import numpy as np
+
+    made: Arrays = {}
+    for name, state in spec.kept.items():
+        tensor = spec.inputs[name]
+        values = np.frombuffer(base64.b64decode(state.initial), dtype_named(tensor.dtype))
+        shape = tuple(sizes[d.name] if isinstance(d, Dim) else d for d in tensor.shape)
+        made[name] = np.full(shape, values[0]) if values.size == 1 else values.reshape(shape)
+    return made
 
 
 def _numbers(value: object, tensor: Input, where: str) -> np.ndarray[Any, Any]:
@@ -138,8 +176,8 @@ def _check(got: np.ndarray[Any, Any], tensor: Input, where: str) -> None:
 def sizes_of(batch: Mapping[str, Any], spec: ModelSpec, where: str) -> dict[str, int]:
     """The size of every Dim in a batch. Raises CalibrationError where one Dim has two sizes."""
     sizes: dict[str, int] = {}
-    for name, tensor in spec.inputs.items():
-        for dim, size in zip(tensor.shape, batch[name].shape, strict=True):
+    for name, values in batch.items():
+        for dim, size in zip(spec.inputs[name].shape, values.shape, strict=True):
             if isinstance(dim, Dim) and sizes.setdefault(dim.name, size) != size:
                 raise CalibrationError(
                     f"Dim '{dim.name}' is {sizes[dim.name]} in one input and {size} in '{name}'", where=where
@@ -151,16 +189,20 @@ def generated(spec: ModelSpec, sizes: Mapping[str, int], seed: int) -> Arrays:
     """Random inputs of the given sizes, the same for the same seed.
 
     Integers are drawn from [low, high), by default {0, 1}; floats are normal, or uniform in [low, high).
-    The padding mask is ones up to a random length of at least one, then zeros, along its last axis.
+    The padding mask is ones up to a random length of at least one, then zeros, along its last axis. Seed 0 has
+    lifted states as they are before the first call.
     """
     import numpy as np
 
     random = np.random.default_rng(seed)
     made: Arrays = {}
+    start = initial(spec, sizes) if seed == 0 else {}
     for name, tensor in spec.inputs.items():
         shape = tuple(sizes[d.name] if isinstance(d, Dim) else d for d in tensor.shape)
         dtype = dtype_named(tensor.dtype)
-        if name == spec.padding and shape:
+        if name in start:
+            made[name] = start[name]
+        elif name == spec.padding and shape:
             length = random.integers(1, max(shape[-1], 1) + 1, size=(*shape[:-1], 1))
             made[name] = (np.arange(shape[-1]) < length).astype(dtype)
         elif tensor.dtype == "bool":
@@ -179,18 +221,20 @@ def generated(spec: ModelSpec, sizes: Mapping[str, int], seed: int) -> Arrays:
 def resized(batch: Mapping[str, Any], spec: ModelSpec, sizes: Mapping[str, int], seed: int) -> Arrays:
     """The batch brought to other sizes along its Dims, repeating or cutting it; generated where it is empty.
 
-    A row of the padding mask that lost every one to the cut keeps its first.
+    A row of the padding mask that lost every one to the cut keeps its first. A lifted state that the batch has as it
+    is before the first call is generated, for later calls are to be compared as well.
     """
     import numpy as np
 
     made: Arrays = {}
     spare: Arrays | None = None
+    start = initial(spec, sizes_of(batch, spec, "the batch"))
     for name, tensor in spec.inputs.items():
         values = batch[name]
         for axis, dim in enumerate(tensor.shape):
             if isinstance(dim, Dim) and values.size:
                 values = np.take(values, np.arange(sizes[dim.name]) % values.shape[axis], axis)
-        if not batch[name].size:
+        if not batch[name].size or (name in start and np.array_equal(batch[name], start[name])):
             spare = spare or generated(spec, sizes, seed)
             values = spare[name]
         elif name == spec.padding and values.size:

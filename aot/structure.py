@@ -158,9 +158,9 @@ def picked(value: Any, tree: Tree, path: str, refuse: Callable[[str], Exception]
     if unknown:
         raise refuse(f"{path} has the unknown key {unknown[0]!r}")
     for key, part in parts:
-        found, inner = _at(value, key)
+        there, inner = _at(value, key)
         place = f"{path}.{key}" if "fields" in tree else f"{path}[{key!r}]"
-        if found:
+        if there:
             yield from picked(inner, part, place, refuse)
         elif any(leaves(part)):
             raise refuse(f"{place} is missing")
@@ -174,13 +174,13 @@ def _at(value: Any, key: str | int) -> tuple[bool, Any]:
     return True, value[key]
 
 
-def shown(tree: Tree) -> str:
-    """A tree as Python would write it, for people: `{'gain': cond_gain, 'bias': None}`."""
+def shown(tree: Tree, names: Mapping[str, str] | None = None) -> str:
+    """A tree as Python would write it, for people: `{'gain': cond_gain, 'bias': None}`; `names` stand for inputs."""
     if "input" in tree:
-        return str(tree["input"])
+        return names[tree["input"]] if names else str(tree["input"])
     if "constant" in tree:
         return repr(tree["constant"])
-    parts = [(key, shown(part)) for key, part in parts_of(tree)]
+    parts = [(key, shown(part, names)) for key, part in parts_of(tree)]
     if "fields" in tree:
         return f"{tree['object'].rpartition(':')[2]}({', '.join(f'{key}={part}' for key, part in parts)})"
     if "dict" in tree:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
 from aot import batches
 from aot.declaration import ModelSpec
 from aot.errors import DeclarationError, ExportError
+from aot.frontend.call import called
 from aot.sources.loading import deepest
 
 if TYPE_CHECKING:
@@ -27,9 +29,14 @@ class Eager:
         self._spec = spec
         self.owner = type(module).__name__
 
+    @property
+    def module(self) -> torch.nn.Module:
+        """What is run."""
+        return self._module
+
     def __call__(self, inputs: Mapping[str, Any]) -> Arrays:
         """Raises ExportError where the model cannot run on such inputs, at the user's line."""
-        found = named_outputs(self._forward(inputs), self._spec, self.owner)
+        found = named_outputs(self.forward(inputs), self._spec, self.owner)
         return {name: batches.array(value) for name, value in found.items()}
 
     def flops(self, inputs: Mapping[str, Any]) -> float:
@@ -37,10 +44,11 @@ class Eager:
         from torch.utils.flop_counter import FlopCounterMode
 
         with FlopCounterMode(display=False) as counter:
-            self._forward(inputs)
+            self.forward(inputs)
         return float(counter.get_total_flops())
 
-    def _forward(self, inputs: Mapping[str, Any]) -> Any:
+    def forward(self, inputs: Mapping[str, Any]) -> Any:
+        """What the module returns, as `called` does. Raises ExportError where it fails."""
         given = {name: tensor(inputs[name]) for name in self._spec.inputs}
         try:
             with torch.no_grad():
@@ -56,19 +64,21 @@ class Eager:
             ) from error
 
     def _call(self, given: Mapping[str, torch.Tensor]) -> Any:
-        return self._module(**given)
+        return called(self._module, self._spec, given)
 
 
 class EagerProgram(Eager):
-    """A saved program; its inputs are put back into the structure that it was exported with."""
+    """A saved program; its inputs are put back into the structure that it was exported with, constants included."""
 
     def __init__(self, program: torch.export.ExportedProgram, spec: ModelSpec) -> None:
         super().__init__(program.module(), spec)
         self.owner = "the saved program"
         self._structure = program.call_spec.in_spec
+        self._leaves = [one.arg for one in program.graph_signature.input_specs if one.kind is InputKind.USER_INPUT]
 
     def _call(self, given: Mapping[str, torch.Tensor]) -> Any:
-        args, kwargs = pytree.tree_unflatten(list(given.values()), self._structure)
+        leaves = [leaf.value if isinstance(leaf, ConstantArgument) else given[leaf.name] for leaf in self._leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self._structure)
         return self._module(*args, **kwargs)
 
 
@@ -103,10 +113,25 @@ def named_outputs(result: Any, spec: ModelSpec, owner: str = "the model") -> dic
 
     Raises ExportError where there is no tensor or a leaf is none, DeclarationError where outputs= does not fit.
     """
-    leaves = [(path, leaf) for path, leaf in pytree.tree_flatten_with_path(result)[0] if leaf is not None]
-    check_returned([leaf for _, leaf in leaves], owner)
+    return named_leaves(result, spec, owner, lambda leaf: leaf)
+
+
+def named_leaves(result: Any, spec: ModelSpec, owner: str, value: Callable[[Any], object]) -> dict[str, Any]:
+    """The leaves of what `called` returned, by name, lifted states last; `value` is what a leaf stands for."""
+    result, states = result if spec.kept else (result, [])
+    leaves = [(path, leaf) for path, leaf in pytree.tree_flatten_with_path(result)[0] if value(leaf) is not None]
+    check_returned([value(leaf) for _, leaf in leaves], owner)
     names = output_names([path for path, _ in leaves], spec, by_position=isinstance(result, (tuple, list)))
-    return {name: leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
+    found = {name: leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
+    for state, leaf in zip(spec.kept.values(), states, strict=True):
+        if not isinstance(value(leaf), torch.Tensor):
+            raise ExportError(
+                f"'{state.path}' is {value(leaf)!r:.40} after a call, not a tensor",
+                where=f"forward of {owner}",
+                fix="leave a tensor there, of the same shape and dtype at every call",
+            )
+        found[state.output] = leaf
+    return found
 
 
 def check_returned(leaves: Sequence[object], owner: str) -> None:
@@ -163,7 +188,7 @@ def _keys(paths: Sequence[Any], spec: ModelSpec) -> list[str]:
     for index, path in enumerate(paths):
         keys = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path]
         name = "_".join(keys) if any(not key.isdigit() for key in keys) else f"output_{index}"
-        while name in names or name in spec.inputs:
+        while name in names or name in spec.inputs or name in spec.states.values():
             name = f"{name}_{index}"
         names.append(name)
     return names

@@ -16,9 +16,10 @@ from torch.utils import _pytree as pytree
 from aot import origins
 from aot.declaration import ModelSpec
 from aot.errors import ExportError
-from aot.frontend import capture, names
-from aot.frontend.eager import check_returned, output_names
+from aot.frontend import call, capture, names
+from aot.frontend.eager import named_leaves
 from aot.frontend.translate import translated
+from aot.frontend.watch import refuse_state
 from aot.records import MODEL
 
 
@@ -29,9 +30,11 @@ def write_module(
 
     project: the folder that source lines are told from, where they lie inside.
     """
-    capture.check_inputs(module, spec)
+    module = module.eval()
+    call.check(module, spec)
     capture.check_weights(module)
-    return write_program(capture.captured(module, spec), spec, folder, type(module).__name__, project)
+    refuse_state(module, spec)
+    return write_program(capture.captured(call.flat(module, spec), spec), spec, folder, type(module).__name__, project)
 
 
 def write_program(
@@ -60,17 +63,15 @@ def _outputs(program: torch.export.ExportedProgram, spec: ModelSpec, owner: str)
     returned = pytree.tree_unflatten(range(structure.num_leaves), structure)
     found = list(program.graph.output_node().args[0])[-structure.num_leaves :]
     values = [leaf.meta.get("val") if isinstance(leaf, torch.fx.Node) else leaf for leaf in found]
-    kept = [(path, index) for path, index in pytree.tree_flatten_with_path(returned)[0] if values[index] is not None]
-    check_returned([values[index] for _, index in kept], owner)
-    names = output_names([path for path, _ in kept], spec, by_position=isinstance(returned, (tuple, list)))
-    inputs = {str(name) for name in program.graph_signature.user_inputs}
-    if not any(_reaches(found[index], inputs) for _, index in kept):
+    names = named_leaves(returned, spec, owner, lambda index: values[index])
+    inputs = set(call.tensor_inputs(program))
+    if not any(_reaches(found[index], inputs) for index in names.values()):
         raise ExportError(
             "the model's output does not depend on any input",
             where=f"forward of {owner}",
             fix="return what is computed from the inputs; a constant needs no engine",
         )
-    return names
+    return list(names)
 
 
 def _reaches(node: torch.fx.Node, inputs: set[str]) -> bool:

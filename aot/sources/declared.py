@@ -75,10 +75,15 @@ class Declared(Source):
         loading.enter(self._place)
         with self._watch() as seen:
             declaration = self._load()
-            self._build()
+            module = self._build()
+            spec = declaration.spec()
+            if declaration.states:
+                from aot.frontend import state
+
+                spec = state.completed(spec, module, declaration.states)
         record = {
             "aot": toolchain.own_digest(),
-            "spec": declaration.spec().to_json(),
+            "spec": spec.to_json(),
             "model": seen.record(*self._files(declaration)),
         }
         self._keep(record)
@@ -189,7 +194,7 @@ class Declared(Source):
             raise CalibrationError(
                 f"{_name(declaration.batches)} returned {_kind(made)}, not batches",
                 where=f"{code.co_filename}:{code.co_firstlineno}" if code else where,
-                fix=f"yield one batch after another: yield {{{', '.join(f'{n!r}: ...' for n in self.spec.inputs)}}}",
+                fix=f"yield one batch after another: yield {batches.example(self.spec)}",
             )
         with loading.user_code(f"running {_name(declaration.batches)}"):
             stream = iter(made)
@@ -222,7 +227,7 @@ class Declared(Source):
         name = _name(declaration.score)
         _seed()
         with self._watch() as seen, loading.user_code(f"running {name}"):
-            value = declaration.score(lambda **inputs: run({k: batches.array(v) for k, v in inputs.items()}))
+            value = declaration.score(lambda **inputs: run(batches.checked(inputs, self.spec, f"run() in {name}")))
         known = self._record.get("metric", {})
         self._remember("metric", {"read": seen.record(), "key": known.get("key", "")})
         try:

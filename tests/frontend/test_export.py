@@ -218,18 +218,6 @@ class TestRefused:
         assert "if x.mean() > 0:" in said
         assert "torch.where" in said
 
-    def test_state_that_forward_changes(self, tmp_path: Path) -> None:
-        class Net(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.register_buffer("peak", torch.zeros(3))
-
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                self.peak.copy_(torch.maximum(self.peak, x.amax(0)))
-                return x / self.peak
-
-        assert "forward changes 'peak' in place" in refused(Net(), spec({"x": Input([2, 3])}), tmp_path)
-
     def test_outputs_that_do_not_fit(self, tmp_path: Path) -> None:
         said = refused(nn.Linear(3, 2), spec({"input": Input([2, 3])}, ("a", "b")), tmp_path, DeclarationError)
         assert "names 2 outputs, the model returns 1" in said

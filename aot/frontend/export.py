@@ -49,6 +49,8 @@ def write_program(
     outputs = _outputs(program, spec, owner)
     model = translated(program, project)
     graph = model.graph
+    for value, name in zip(graph.inputs, call.tensor_inputs(program), strict=True):
+        value.name = name  # torch.onnx calls an input otherwise that is an output as well
     names.name_dims(graph, spec, capture.refuse_fixed)
     names.name_outputs(graph, outputs)
     origins.inherit(model, {})

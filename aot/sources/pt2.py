@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aot.config import Precision
 from aot.errors import ExportError
 from aot.source import Runner
 from aot.sources.declared import EXPORT_TOOLS
@@ -40,35 +41,32 @@ class SavedProgram(FileSource):
         return self._loaded
 
     def describe(self) -> list[Tensor]:
-        """Raises ExportError for an input that is not a tensor or a size that is computed from others."""
+        """Raises ExportError for an input that is neither a tensor nor a constant, or a size computed from others."""
         import torch
+        from torch.export.graph_signature import ConstantArgument, InputKind
+        from torch.utils import _pytree as pytree
 
         program = self._program()
-        traced = {}
-        if program.example_inputs is not None:
-            from torch.utils import _pytree as pytree
-
-            leaves = pytree.tree_leaves(program.example_inputs)
-            traced = dict(zip(program.graph_signature.user_inputs, leaves, strict=False))
+        given = [one.arg for one in program.graph_signature.input_specs if one.kind is InputKind.USER_INPUT]
+        examples = pytree.tree_leaves(program.example_inputs) if program.example_inputs is not None else []
+        traced = dict(zip([argument.name for argument in given], examples, strict=False))
         values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
         ranges = {str(symbol): bounds for symbol, bounds in program.range_constraints.items()}
         tensors = []
-        for name in program.graph_signature.user_inputs:
-            value = values.get(str(name))
+        for name in (argument.name for argument in given if not isinstance(argument, ConstantArgument)):
+            value = values.get(name)
             if not isinstance(value, torch.Tensor):
                 raise ExportError(
                     f"input '{name}' is not a tensor",
                     where=str(self.path),
-                    fix="export the program again with tensors as its only inputs",
+                    fix="export the program again with tensors and constants as its only inputs",
                 )
             example = traced.get(name)
             shape: list[int | Found] = []
             for axis, size in enumerate(value.shape):
                 opt = int(example.shape[axis]) if isinstance(example, torch.Tensor) else None
-                shape.append(
-                    int(size) if isinstance(size, int) else self._axis(str(size), str(name), axis, ranges, opt)
-                )
-            tensors.append(Tensor(str(name), str(value.dtype).removeprefix("torch."), shape))
+                shape.append(int(size) if isinstance(size, int) else self._axis(str(size), name, axis, ranges, opt))
+            tensors.append(Tensor(name, str(value.dtype).removeprefix("torch."), shape))
         return tensors
 
     def _axis(self, symbol: str, name: str, axis: int, ranges: Mapping[str, Any], opt: int | None) -> Found:
@@ -89,6 +87,13 @@ class SavedProgram(FileSource):
         from aot.frontend import export
 
         return export.write_program(self._program(), self.spec, folder, project=self.project)
+
+    def write_program(self, path: Path, precision: Precision) -> Mapping[str, Any]:
+        """Capture the program again, its inputs and outputs by name."""
+        from aot.frontend import program
+        from aot.frontend.eager import EagerProgram
+
+        return program.write(EagerProgram(self._program(), self.spec), self.spec, path, precision)
 
     def eager(self) -> Runner:
         """The program's own module, run by torch on the CPU."""

@@ -13,19 +13,21 @@ from typing import Any
 from aot.frontend.bridge import (
     adaptive_pool,
     elementwise,
+    recurrent,
     reductions,
     resize,
     running,
     scatter,
     sdpa,
     searching,
+    sizes,
     sorting,
 )
 
-TRANSLATIONS: dict[Any, Any] = {**sdpa.TRANSLATION}
+TRANSLATIONS: dict[Any, Any] = {**sdpa.TRANSLATION, **recurrent.TRANSLATION}
 
 REWRITES: dict[Any, Any] = {
     op: function
-    for part in (adaptive_pool, elementwise, reductions, resize, running, scatter, searching, sorting)
+    for part in (adaptive_pool, elementwise, reductions, resize, running, scatter, searching, sizes, sorting)
     for op, function in part.REWRITE.items()
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from aot.frontend.bridge import REWRITES, graft
+from aot.frontend.bridge import REWRITES, graft, sizes
 
 
 class _Declined(Exception):
@@ -15,16 +15,15 @@ class _Declined(Exception):
 
 
 def rewritten(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program with our rewrites in place; the given one is left as it is, and returned where none applies.
+    """The program with our rewrites in place, over the same weights; the given one is left as it is.
 
     Raises what a rewrite raises: NotImplementedError, with a sentence, for what it does not cover.
     """
-    if not any(_due(module.graph) for module in _modules(program)):
-        return program
     program = copied(program)
     for module in _modules(program):
         for node in _due(module.graph):
             _rewrite(node)
+        sizes.settle(module.graph)
         module.graph.eliminate_dead_code()
         module.recompile()
     return program

@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 
+# Up to this length of vector, a distance is computed from the difference.
+_SHORT = 16
+
 
 def _searchsorted(
     ordered: torch.Tensor,
@@ -38,17 +41,22 @@ def _roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
         return _roll(x.reshape(-1), shifts, [0]).reshape(x.shape)
     for shift, dim in zip(shifts, dims, strict=True):
         length = x.shape[dim]
-        x = x.index_select(dim, torch.remainder(torch.arange(length) - shift, length))
+        place = torch.remainder(torch.arange(length) - shift, torch.full((), length))
+        x = x.index_select(dim, place)
     return x
 
 
-def _norm(difference: torch.Tensor, p: float) -> torch.Tensor:
-    return torch.linalg.vector_norm(difference, p, -1)
+def cdist(a: torch.Tensor, b: torch.Tensor, p: float = 2.0, mode: int | None = None) -> torch.Tensor:
+    """[..., N, D] and [..., M, D] to [..., N, M].
 
-
-def _cdist(a: torch.Tensor, b: torch.Tensor, p: float = 2.0, mode: int | None = None) -> torch.Tensor:
-    """[..., N, D] and [..., M, D] to [..., N, M]."""
-    return _norm(a.unsqueeze(-2) - b.unsqueeze(-3), p)
+    For long vectors Euclid's distance is |a|^2 + |b|^2 - 2 ab, one matrix product, as torch has it for many of them;
+    for short ones (coordinates) the difference itself, which loses no digits.
+    """
+    width = a.shape[-1]
+    if p == 2.0 and not (isinstance(width, int) and width <= _SHORT):
+        squares = a.square().sum(-1, keepdim=True) + b.square().sum(-1).unsqueeze(-2)
+        return (squares - 2.0 * torch.matmul(a, b.transpose(-1, -2))).clamp(min=0.0).sqrt()
+    return torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, -1)
 
 
 def _pdist(x: torch.Tensor, p: float = 2.0) -> torch.Tensor:
@@ -56,7 +64,7 @@ def _pdist(x: torch.Tensor, p: float = 2.0) -> torch.Tensor:
     count = x.shape[0]
     place = torch.arange(count)
     pairs = (place[:, None] < place).reshape(-1).nonzero().squeeze(1)
-    return _cdist(x, x, p).reshape(-1).index_select(0, pairs)
+    return cdist(x, x, p).reshape(-1).index_select(0, pairs)
 
 
 _aten = torch.ops.aten
@@ -65,7 +73,8 @@ REWRITE: dict[Any, Any] = {
     _aten.searchsorted.Scalar: _searchsorted,
     _aten.masked_select.default: _masked_select,
     _aten.roll.default: _roll,
-    _aten._cdist_forward.default: _cdist,
+    _aten.cdist.default: cdist,
+    _aten._cdist_forward.default: cdist,
     _aten._pdist_forward.default: _pdist,
     _aten.pdist.default: _pdist,
 }

@@ -1,0 +1,132 @@
+"""Arithmetic with sizes: as whole numbers where it is about whole numbers, and as scalars of ops that take constants.
+
+torch.onnx divides sizes with ONNX's Div, which rounds towards zero: `-(-n // 4)` comes out one short. It computes
+`floor(n * (16 / m))` in FP32, where 41 * (16 / 41) is below 16. And many of its translations take a Python number
+for what may be a size.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from onnxscript import opset20
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+# onnxscript types each operand by the ONNX types allowed, which values recorded while tracing do not carry.
+op: Any = opset20
+
+
+def settle(graph: torch.fx.Graph) -> None:
+    """Correct the arithmetic on sizes in a graph, in place."""
+    for node in list(graph.nodes):
+        if node.op == "call_function":
+            _settle(node)
+
+
+def _settle(node: torch.fx.Node) -> None:
+    whole = _whole(node)
+    if whole is not None:
+        number, over, under = whole
+        node.target, node.args = operator.floordiv, (_insert(node, operator.mul, number, over), under)
+    elif node.target is operator.floordiv and not _never_negative(node.args[0]):
+        number, divisor = node.args
+        rest = _insert(node, operator.mod, number, divisor)
+        node.args = (_insert(node, operator.sub, number, rest), divisor)  # divides without a rest
+
+
+def _whole(node: torch.fx.Node) -> tuple[Any, Any, Any] | None:
+    """(n, a, b) of floor(n * (a / b)), all of them sizes that are not negative."""
+    product = node.args[0] if node.target in (math.floor, torch.sym_int, math.trunc) else None
+    if not isinstance(product, torch.fx.Node) or product.target is not operator.mul:
+        return None
+    for number, ratio in (product.args, product.args[::-1]):
+        if isinstance(ratio, torch.fx.Node) and ratio.target is operator.truediv:
+            parts = (number, *ratio.args)
+            if all(map(_is_int, parts)) and all(map(_never_negative, parts)):
+                return parts
+    return None
+
+
+def _insert(node: torch.fx.Node, target: Callable[[Any, Any], Any], *args: Any) -> torch.fx.Node:
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(target, args)
+    made.meta = {key: value for key, value in node.meta.items() if key != "unbacked_bindings"}
+    made.meta["val"] = target(*map(_value, args))
+    return made
+
+
+def _value(argument: Any) -> Any:
+    return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+
+
+def _is_int(argument: Any) -> bool:
+    return isinstance(_value(argument), int | torch.SymInt)
+
+
+def _never_negative(argument: Any) -> bool:
+    return bool(statically_known_true(_value(argument) >= 0))
+
+
+def _is_size(*scalars: Any) -> bool:
+    return any(isinstance(scalar, torch.SymInt | torch.SymFloat) for scalar in scalars)
+
+
+def _tensor(scalar: Any, like: torch.Tensor) -> torch.Tensor:
+    """A tensor of rank 0; its dtype promotes as the scalar would."""
+    if isinstance(scalar, float | torch.SymFloat):
+        return torch.full((), scalar, dtype=like.dtype if like.is_floating_point() else torch.get_default_dtype())
+    return torch.full((), scalar, dtype=like.dtype)
+
+
+def _second(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For an op on a tensor and a number that also takes two tensors."""
+
+    def rewrite(x: torch.Tensor, scalar: Any) -> Any:
+        return function(x, _tensor(scalar, x)) if _is_size(scalar) else NotImplemented
+
+    return rewrite
+
+
+def _first(function: Callable[..., Any]) -> Callable[..., Any]:
+    def rewrite(scalar: Any, x: torch.Tensor) -> Any:
+        return function(_tensor(scalar, x), x) if _is_size(scalar) else NotImplemented
+
+    return rewrite
+
+
+def _weighted(function: Callable[..., Any]) -> Callable[..., Any]:
+    def rewrite(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, value: Any = 1) -> Any:
+        return x + function(a, b) * value if _is_size(value) else NotImplemented
+
+    return rewrite
+
+
+def _leaky_relu(x: torch.Tensor, slope: Any = 0.01) -> Any:
+    return torch.where(x > 0, x, x * slope) if _is_size(slope) else NotImplemented
+
+
+def _round(size: Any, digits: int | None = None) -> Any:
+    """Half to even, as Python and ONNX both do."""
+    return op.Cast(op.Round(size), to=ir.DataType.INT64)
+
+
+TRANSLATION: dict[Any, Any] = {round: _round}
+
+_aten = torch.ops.aten
+REWRITE: dict[Any, Any] = {
+    _aten.remainder.Scalar: _second(torch.remainder),
+    _aten.fmod.Scalar: _second(torch.fmod),
+    _aten.pow.Tensor_Scalar: _second(torch.pow),
+    _aten.pow.Scalar: _first(torch.pow),
+    **{name: _second(torch.bitwise_and) for name in (_aten.bitwise_and.Scalar, _aten.__and__.Scalar)},
+    **{name: _second(torch.bitwise_or) for name in (_aten.bitwise_or.Scalar, _aten.__or__.Scalar)},
+    **{name: _second(torch.bitwise_xor) for name in (_aten.bitwise_xor.Scalar, _aten.__xor__.Scalar)},
+    _aten.addcmul.default: _weighted(torch.mul),
+    _aten.addcdiv.default: _weighted(torch.div),
+    _aten.leaky_relu.default: _leaky_relu,
+}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot.config import Request
+from aot.config import Precision, Request
 from aot.declaration import ModelSpec
-from aot.errors import UsageError
+from aot.errors import TargetError, UsageError
 
 if TYPE_CHECKING:
     from aot.arrays import Arrays
+    from aot.breaks import Break
+    from aot.errors import ExportError
     from aot.run import Run
 
 Runner = Callable[[Mapping[str, Any]], "Arrays"]
@@ -36,6 +38,13 @@ class Source(ABC):
     def write_onnx(self, folder: Path) -> Mapping[str, Any]:
         """Write `model.onnx` (+ `.data`); return {nodes, opset, outputs}. Raises ExportError or GraphError."""
 
+    def write_program(self, path: Path, precision: Precision) -> Mapping[str, Any]:
+        """Write the model as an exported program that computes in `precision`; return what `program.write` does.
+
+        Raises ExportError; TargetError for a source that has no program.
+        """
+        raise TargetError("the model is no program of torch's", fix="leave --route away")
+
     @abstractmethod
     def eager(self) -> Runner:
         """The reference: `run(inputs) -> outputs`, numpy in, numpy out (bfloat16 as `ml_dtypes`)."""
@@ -51,6 +60,10 @@ class Source(ABC):
     @abstractmethod
     def score(self, run: Runner) -> float | None:
         """The model's own metric of `run`; None where none is declared."""
+
+    def breaks(self, error: ExportError) -> Sequence[Break]:
+        """Every reason why the export fails, by line of the model's code; `error` is the one that ended it."""
+        return error.breaks
 
     def score_key(self) -> str:
         """Digest that changes when a file that the metric alone read has changed; empty until one has."""

@@ -85,3 +85,8 @@ def load(path: Path) -> ir.Model:
         return ir.load(path)
     except (DecodeError, OSError) as error:
         raise GraphError("not an ONNX file that can be read", where=f"{path}: {error}") from error
+
+
+def name_of(node: ir.Node) -> str:
+    """The node's name; its first output's where it has none."""
+    return node.name or next((str(value.name) for value in node.outputs), "")

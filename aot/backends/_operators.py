@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aot import origins
 from aot.backend import Unsupported
 from aot.backends import _rules
-from aot.backends._graph import ONNX_DOMAINS
+from aot.backends._graph import ONNX_DOMAINS, name_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -63,6 +63,7 @@ PLUGINS = frozenset({"RoiAlign", "DeformConv", "NonZero"})
 _KNOWN = _ALL | {"DOUBLE", "UINT8", "INT8", "INT4", "FLOAT8E4M3FN", "FLOAT4E2M1"}
 _VENDOR = ("TRT",)
 
+_PLUGIN = "TensorRT has a plugin for it, which TensorRT-RTX comes without"
 _WHOLE = "the message is all that its parser says; --backend onnxruntime may say more"
 _FIXES = {
     "NonZero": "compute with a mask and torch.where instead of indices, or build with --backend tensorrt",
@@ -100,9 +101,10 @@ def told(node: ir.Node | None, op: str, reason: str) -> Unsupported:
 def made(node: ir.Node, reason: str) -> Unsupported:
     """The node, why it cannot be built (empty: its parser gave no reason), and what would help."""
     op = node.op_type
+    if op in PLUGINS and "plugin" in reason.lower():
+        reason = _PLUGIN
     reason = reason or ("it is none of its ops" if op not in TYPES else "its parser gives no reason")
-    name = node.name or next((str(value.name) for value in node.outputs), "")
-    return Unsupported(name, op, origins.of(node), reason, _FIXES.get(op, _fix(node)))
+    return Unsupported(name_of(node), op, origins.of(node), reason, _FIXES.get(op, _fix(node)))
 
 
 def _refused(node: ir.Node, backend: str) -> str | None:
@@ -113,7 +115,7 @@ def _refused(node: ir.Node, backend: str) -> str | None:
     if op not in TYPES:
         return "it is none of its ops"
     if backend == "tensorrt_rtx" and op in PLUGINS:
-        return "TensorRT has a plugin for it, which TensorRT-RTX comes without"
+        return _PLUGIN
     for value in (*node.inputs, *node.outputs):
         if value is not None and value.dtype is not None and value.dtype.name not in _KNOWN:
             return f"'{value.name}' is of type {value.dtype.name}, which it lacks"

@@ -1,0 +1,76 @@
+"""`aot explain`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from aot.cli import _options
+from aot.cli._progress import reporter
+
+
+@click.command("explain", no_args_is_help=True)
+@click.argument("model")
+@click.option(
+    "--precision",
+    type=_options.Named("precision", _options.precisions),
+    metavar="NAME",
+    help="fp32, fp16, bf16, int8 or fp8. Default: fp16, or what the recipe says.",
+)
+@click.option("--backend", metavar="NAME", help="tensorrt, tensorrt_rtx or onnxruntime. Default: what fits the target.")
+@click.option(
+    "--target", "targets", multiple=True, metavar="TARGET", help="sm89, ..., or auto, whatever GPU this machine has."
+)
+@click.option("--profile", default="default", metavar="NAME", help="A profile: shape ranges, options, budget.")
+@click.option("--calibration", metavar="NAME", help="A recipe: what is quantized, what stays wide.")
+@click.option("--dim", "dims", multiple=True, metavar="NAME=MIN:OPT:MAX", help="Narrow the range of a Dim.")
+@click.option("--fresh", is_flag=True, help="Export again, whatever the store holds.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+def command(
+    model: str,
+    precision: str | None,
+    backend: str | None,
+    targets: tuple[str, ...],
+    profile: str,
+    calibration: str | None,
+    dims: tuple[str, ...],
+    fresh: bool,
+    as_json: bool,
+) -> int:
+    """Say what a build of MODEL would break on, and where, without building.
+
+    MODEL is what `aot build` takes, except a prepared artifact. Shown are: where the export breaks, by line of the
+    model's code; the ops that a target lacks; what stays wide; estimates of memory; the profiles. The export is kept,
+    so that a build need not repeat it. Exit codes: 0 a build would pass, as far as can be known; 1 it would not; 2 as
+    everywhere.
+
+    \b
+    Examples:
+      aot explain model.py --precision fp8 --target sm89
+      aot explain model.onnx --json
+    """
+    from aot.config import Request, parse
+    from aot.explain import explain
+    from aot.explain.text import describe
+    from aot.store import Store
+    from aot.store_admin import in_use
+
+    given = {
+        "model": model,
+        "precision": precision,
+        "backend": backend,
+        "targets": targets,
+        "profile": profile,
+        "calibration": calibration,
+        "dims": _options.dims(dims),
+        "fresh": fresh,
+    }
+    store = Store()
+    with reporter() as progress, in_use(store):
+        found = explain(parse(Request, given, "the command line"), store, progress)
+    if as_json:
+        click.echo(json.dumps({**found.to_json(), "warnings": list(dict.fromkeys(progress.warnings))}))
+    else:
+        click.echo(describe(found))
+    return 0 if found.accepted else 1

@@ -1,0 +1,144 @@
+"""`explain`, read from top to bottom: the first stages of a build, then a look at what they made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from aot import backend as backends
+from aot import content
+from aot.backend import Backend, Unsupported
+from aot.breaks import Break
+from aot.config import Request
+from aot.declaration import Dim, ModelSpec
+from aot.errors import ExportError, GraphError
+from aot.explain.breaks import breaks
+from aot.explain.findings import Explanation, Memory, Ops, Precision, Ranges, Refusal, Remark, Target
+from aot.explain.memory import estimate
+from aot.explain.ops import counted, remarks
+from aot.explain.precision import rehearse
+from aot.explain.targets import Wanted, settled, wanted
+from aot.plan import Plan, decide, settings
+from aot.profile import Profile, shapes
+from aot.progress import Progress
+from aot.records import MODEL, Exported, Graph
+from aot.run import Run
+from aot.source import open_source, project_of
+from aot.stages.export import export
+from aot.stages.surgery import surgery
+from aot.store import Store
+
+
+def explain(request: Request, store: Store, progress: Progress) -> Explanation:
+    """Say what a build of this request would break on, without building.
+
+    The export and the rewrites are those of a build, under its keys. Raises AotError for what no build begins with: a
+    model that does not load, an option or a profile that cannot be.
+    """
+    started = time.perf_counter()
+    run = Run(store, progress, fresh=request.fresh)
+    read = settings(request, project_of(request.model))
+    asked = wanted(request, read)
+    source = open_source(request, run)
+    plan = decide(request, settled(read, asked, request), source.spec)
+
+    found = _Found()
+    try:
+        exported = export(run, source)
+        found.nodes["exported"] = exported.nodes
+        graph = surgery(run, exported, plan)
+        _look(found, request, source.spec, plan, exported, graph, asked)
+    except ExportError as error:
+        found.breaks = tuple(breaks(source, error))
+    except GraphError as error:
+        found.refusals = (Refusal(error.what, error.where, error.fix),)
+    return Explanation(
+        model=request.model,
+        breaks=found.breaks,
+        refusals=found.refusals,
+        targets=tuple(found.targets) or tuple(_target(one, (), None) for one in asked),
+        precision=found.precision,
+        memory=found.memory,
+        profiles=tuple(_ranges(source.spec, profile) for profile in plan.profiles),
+        remarks=found.remarks,
+        routes={},
+        nodes=found.nodes,
+        seconds=round(time.perf_counter() - started, 3),
+    )
+
+
+@dataclass
+class _Found:
+    """What is known so far: an export or a graph that breaks leaves the rest as it is here."""
+
+    breaks: tuple[Break, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    targets: list[Target] = field(default_factory=list)
+    precision: Precision | None = None
+    memory: Memory | None = None
+    remarks: tuple[Remark, ...] = ()
+    nodes: dict[str, int] = field(default_factory=dict)
+
+
+def _look(
+    found: _Found,
+    request: Request,
+    spec: ModelSpec,
+    plan: Plan,
+    exported: Exported,
+    graph: Graph,
+    asked: Sequence[Wanted],
+) -> None:
+    """Fill in everything that a graph shows. Raises GraphError where it cannot take the precision."""
+    import onnx_ir as ir
+
+    model = ir.load(graph.model)
+    found.remarks = remarks(model)
+    found.precision = rehearse(model, plan.recipe)
+    found.nodes["final"] = len(model.graph)
+    given = Path(request.model) if request.model.endswith(".onnx") else exported.model
+    with TemporaryDirectory(prefix="aot-") as folder:
+        final = Path(folder) / MODEL
+        ir.save(model, final, external_data=f"{MODEL}.data")
+        judged: dict[str, tuple[list[Unsupported], Ops]] = {}
+        for one in asked:
+            if one.refused is None and one.backend not in judged:
+                backend = backends.get(one.backend)
+                refused = backend.unsupported(final)
+                plugins = content.names("plugins", plan.project)
+                judged[one.backend] = refused, counted(model, one.backend, refused, _before(backend, given), plugins)
+            found.targets.append(_target(one, *judged.get(one.backend, ((), None))))
+    found.memory = estimate(model, spec, plan.profiles)
+
+
+def _before(backend: Backend, given: Path) -> list[Unsupported]:
+    """What the backend would not take of the graph as it was given."""
+    try:
+        return backend.unsupported(given)
+    except GraphError:
+        return []
+
+
+def _target(one: Wanted, refused: Sequence[Unsupported], ops: Ops | None) -> Target:
+    backend = backends.get(one.backend)
+    return Target(
+        target=one.target,
+        backend=one.backend,
+        version=backend.version(),
+        asked=backend.judge() if ops is not None else None,
+        refused=one.refused,
+        ops=ops,
+        unsupported=tuple(refused) if one.refused is None else (),
+        notes=one.notes,
+    )
+
+
+def _ranges(spec: ModelSpec, profile: Profile) -> Ranges:
+    inputs = {}
+    for name, tensor in spec.inputs.items():
+        network = [-1 if isinstance(size, Dim) else size for size in tensor.shape]
+        inputs[name] = shapes(tensor, profile, network)
+    return Ranges(dict(profile), inputs)

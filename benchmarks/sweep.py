@@ -24,7 +24,7 @@ from _result import ROOT, commit, write
 from sweep import page, worker
 from sweep.member import Library
 
-LIBRARIES = ("torchvision", "timm", "transformers", "modules")
+LIBRARIES = ("torchvision", "detectors", "timm", "transformers", "modules")
 NAME = "sweep-models"
 RESULT = ROOT / "benchmarks/results" / f"{NAME}.json"
 COMMAND = "python benchmarks/sweep.py"

@@ -15,7 +15,7 @@ class Member:
 
     make: the expression that builds the module. inputs: forward's parameters. setup: lines before the declaration,
     such as imports, or a module around one whose forward takes or returns something else than tensors.
-    padding: the input whose zeros mark padding. trained: the weights are real, and stay as they are.
+    padding: the input whose zeros mark padding. settle: the weights are random, and become what `sweep.settle` says.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Member:
     inputs: Mapping[str, Input]
     setup: str = ""
     padding: str | None = None
-    trained: bool = False
+    settle: bool = True
 
     @property
     def dims(self) -> dict[str, Dim]:
@@ -37,14 +37,12 @@ class Member:
         dims = [f"{n} = aot.Dim({n!r}, min={d.min}, opt={d.opt}, max={d.max})" for n, d in self.dims.items()]
         inputs = [f"    {name!r}: {_written(tensor)}," for name, tensor in self.inputs.items()]
         setup = self.setup.strip().splitlines()
-        settle = [] if self.trained else ["from sweep.settle import settled"]
-        lines = ["import aot", "import torch", *setup, *settle, "", *dims]
         padding = f", padding={self.padding!r}" if self.padding else ""
-        lines += ["INPUTS = {", *inputs, "}", "", f"@aot.model(inputs=INPUTS{padding})", f"def {function}():"]
-        if self.trained:
-            return "\n".join([*lines, f"    return {self.make}", ""])
-        lines += ["    torch.manual_seed(0)", f"    return settled({self.make}, INPUTS{padding})", ""]
-        return "\n".join(lines)
+        settle = ["from sweep.settle import settled"] if self.settle else []
+        made = f"settled({self.make}, INPUTS{padding})" if self.settle else self.make
+        lines = ["import aot", "import torch", *setup, *settle, "", *dims, "INPUTS = {", *inputs, "}", ""]
+        lines += [f"@aot.model(inputs=INPUTS{padding})", f"def {function}():"]
+        return "\n".join([*lines, "    torch.manual_seed(0)", f"    return {made}", ""])
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def silero():
 
 def _module(name: str, make: str, inputs: dict[str, Input], setup: str) -> Member:
     padding = "attention_mask" if "attention_mask" in inputs else None
-    return Member(name, name, make, inputs, setup, padding, trained=True)
+    return Member(name, name, make, inputs, setup, padding, settle=False)
 
 
 MODULES = (

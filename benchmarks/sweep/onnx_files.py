@@ -72,25 +72,25 @@ def main() -> int:
     parser.add_argument("--only", default="", help="files whose path holds this; nothing is written then")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "2")
-    processes = apart.context()
+    worker = apart.Worker()
     rows = []
     for name, dims in FILES.items():
         if arguments.only not in name:
             continue
         for precision in ("fp32", "fp16"):
-            rows.append(_row(processes, arguments.packages.resolve(), name, dims, precision))
+            rows.append(_row(worker, arguments.packages.resolve(), name, dims, precision))
             print({key: value for key, value in rows[-1].items() if key not in ("dims", "warnings")}, flush=True)
     if not arguments.only:
         write("sweep-onnx-files", rows, "python benchmarks/sweep/onnx_files.py --packages FOLDER")
     return 0 if all(row["status"] in ("built", "refused") for row in rows) else 1
 
 
-def _row(processes: Any, packages: Path, name: str, dims: dict[str, str], precision: str) -> dict[str, Any]:
+def _row(worker: apart.Worker, packages: Path, name: str, dims: dict[str, str], precision: str) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="sweep-"))
     options = [word for dim, sizes in dims.items() for word in ("--dim", f"{dim}={sizes}")]
     command = ["build", str(packages / name), "--backend", "tensorrt_rtx", "--target", "sm89"]
     try:
-        answer = apart.call(processes, [*command, "--precision", precision, *options, "-o", "out.aot"], folder, 600)
+        answer = worker.call([*command, "--precision", precision, *options, "-o", "out.aot"], folder, 600)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     row: dict[str, Any] = {"file": name, "precision": precision, "dims": dims}

@@ -16,7 +16,7 @@ from aot import Input
 from aot.batches import generated
 from aot.declaration import ModelSpec
 
-BATCH = 8
+BATCH = 4
 """Samples from which batch normalization takes its statistics."""
 SMALLEST, LARGEST = 1e-4, 1e4
 """Between these the standard deviation of the largest output has to lie."""

@@ -10,18 +10,19 @@ height = Dim("height", min=64, opt=96, max=160)
 width = Dim("width", min=64, opt=80, max=160)
 
 IMPORT = "from torchvision import models"
-# A detector takes a list of images and returns a dict of tensors for each.
-DETECTOR = (
+# What a detector computes for a batch, before it chooses boxes: how many it keeps depends on the image.
+NETWORK = (
     IMPORT
     + """
 
-class Detector(torch.nn.Module):
+class Network(torch.nn.Module):
     def __init__(self, detector):
         super().__init__()
-        self.detector = detector
+        self.backbone = detector.backbone
+        self.head = detector.rpn.head if hasattr(detector, "rpn") else detector.head
 
-    def forward(self, image):
-        return self.detector([image])[0]
+    def forward(self, images):
+        return self.head(list(self.backbone(images).values()))
 """
 )
 
@@ -31,14 +32,14 @@ def _classifier(name: str, family: str, size: int = 64, *, free: bool = False, o
     return Member(name, family, f"models.{name}(num_classes=10{options})", {"x": Input(shape)}, IMPORT)
 
 
-def _detector(name: str, family: str) -> Member:
-    make = f"Detector(models.detection.{name}(weights=None, weights_backbone=None, num_classes=5))"
-    return Member(name, family, make, {"image": Input([3, 128, 128], low=0, high=1)}, DETECTOR)
+def _detector(name: str, family: str, size: int = 128) -> Member:
+    make = f"Network(models.detection.{name}(weights=None, weights_backbone=None, num_classes=5))"
+    return Member(f"{name} network", family, make, {"images": Input([batch, 3, size, size])}, NETWORK)
 
 
-def _segmenter(name: str, family: str) -> Member:
+def _segmenter(name: str, family: str, images: str = "x") -> Member:
     make = f"models.segmentation.{name}(weights=None, weights_backbone=None, num_classes=5)"
-    return Member(name, family, make, {"x": Input([batch, 3, 64, 64])}, IMPORT)
+    return Member(name, family, make, {images: Input([batch, 3, 64, 64])}, IMPORT)
 
 
 def _video(name: str, family: str, frames: int, size: int) -> Member:
@@ -76,19 +77,19 @@ DETECTION = (
     _detector("keypointrcnn_resnet50_fpn", "Keypoint R-CNN"),
     _detector("maskrcnn_resnet50_fpn", "Mask R-CNN"),
     _detector("retinanet_resnet50_fpn", "RetinaNet"),
-    _detector("ssd300_vgg16", "SSD"),
+    _detector("ssd300_vgg16", "SSD", 300),
     _detector("ssdlite320_mobilenet_v3_large", "SSDlite"),
 )
 SEGMENTATION = (
     _segmenter("deeplabv3_mobilenet_v3_large", "DeepLabV3"),
     _segmenter("fcn_resnet50", "FCN"),
-    _segmenter("lraspp_mobilenet_v3_large", "LR-ASPP"),
+    _segmenter("lraspp_mobilenet_v3_large", "LR-ASPP", "input"),
 )
 VIDEO = (
     _video("r3d_18", "ResNet3D", 4, 32),
     _video("mc3_18", "MC3", 4, 32),
     _video("r2plus1d_18", "R(2+1)D", 4, 32),
-    _video("s3d", "S3D", 16, 64),
+    _video("s3d", "S3D", 13, 209),
     _video("mvit_v1_b", "MViT", 16, 224),
     _video("swin3d_t", "Swin3D", 4, 64),
 )

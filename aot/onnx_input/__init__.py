@@ -4,6 +4,7 @@
 
 | step | module |
 |---|---|
+| what no engine has | `refusals` |
 | opset 7 and later up to 20 | `opsets`, `opset_rules` |
 | com.microsoft written out | `microsoft`, `microsoft_attention`, `microsoft_integers` |
 | integer arithmetic as float | `integers` |
@@ -53,16 +54,15 @@ def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str) -> Prepare
     from onnx_ir.passes import common
 
     from aot.graph import infer_shapes
-    from aot.onnx_input import branches, doubles, fills, integers, microsoft, opsets, ranges, squeezes
+    from aot.onnx_input import branches, doubles, fills, integers, microsoft, opsets, ranges, refusals, squeezes
     from aot.passes.cleaning import fold_constants
 
     for value in model.graph.inputs:
         declared = inputs[str(value.name)].shape
         value.shape = ir.Shape([size if isinstance(size, int) else size.name for size in declared])
-    ranges.forget_shapes(model)
+    refusals.refuse(model, where)
     outputs = {value.name: value.shape for value in model.graph.outputs}
-    for value in model.graph.outputs:
-        value.shape = None
+    ranges.forget_shapes(model)
     infer_shapes(model)
     opset = opsets.upgrade(model, OPSET, where)
     infer_shapes(model)

@@ -39,6 +39,7 @@ def to_float(model: ir.Model) -> list[str]:
     dynamic = without_dynamic(model)
     centred(model)
     constants(model)
+    weights(model)
     dropped = pairs(model)
     alone(model)
     notes = []
@@ -237,6 +238,39 @@ def constants(model: ir.Model) -> int:
         put = Instead(node)
         sites += put.done(put.constant((number * _along(node, scale, data.shape)).astype(scale.dtype)))
     return sites
+
+
+def weights(model: ir.Model) -> int:
+    """A Cast of an 8-bit constant to float, and the Mul, Sub, Add or Div by constants behind it, is a float constant.
+
+    Some quantizers write dequantization so. TensorRT takes no 8-bit constant but behind a DequantizeLinear.
+    """
+    sites = 0
+    for node in _all(model, "Cast"):
+        kind = ir.DataType(attribute(node, "to"))
+        data = array(node.inputs[0])
+        if data is None or not kind.is_floating_point() or data.dtype.name.upper() not in RANGES:
+            continue
+        numbers, last = data.astype(kind.numpy()), node
+        while (reader := _only_arithmetic(last)) is not None:
+            sides = [numbers if value is last.outputs[0] else array(value) for value in reader.inputs]
+            if sides[0] is None or sides[1] is None:
+                break
+            numbers, last = _ARITHMETIC[reader.op_type](sides[0], sides[1]), reader
+        put = Instead(last)
+        sites += put.done(put.constant(np.ascontiguousarray(numbers)))
+    return sites
+
+
+_ARITHMETIC = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
+
+
+def _only_arithmetic(node: ir.Node) -> ir.Node | None:
+    """The one reader of the node's output, where it is arithmetic."""
+    value = node.outputs[0]
+    uses = tuple(value.uses())
+    alone = len(uses) == 1 and not value.is_graph_output()
+    return uses[0].node if alone and standard(uses[0].node, *_ARITHMETIC) else None
 
 
 def _along(node: ir.Node, values: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

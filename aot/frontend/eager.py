@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
@@ -87,8 +88,8 @@ def tensor(values: Any) -> torch.Tensor:
     if isinstance(values, torch.Tensor):
         return values
     if values.dtype.name == "bfloat16":
-        return torch.from_numpy(values.view("int16").copy()).view(torch.bfloat16)
-    return torch.from_numpy(values.copy())
+        return torch.from_numpy(np.array(values.view("int16"))).view(torch.bfloat16)
+    return torch.from_numpy(np.array(values))
 
 
 def dtype_advice(said: str, module: torch.nn.Module, spec: ModelSpec) -> str | None:

@@ -18,7 +18,9 @@ A command that ran and whose answer is no (accuracy budget missed) is not an err
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from aot.breaks import Break
 
 
 class AotError(Exception):
@@ -50,7 +52,21 @@ class DeclarationError(AotError):
 
 
 class ExportError(AotError):
-    """torch.export or torch.onnx could not keep what the declaration promised."""
+    """torch.export or torch.onnx could not keep what the declaration promised.
+
+    breaks: the reasons as data, where they are known by line.
+    """
+
+    def __init__(
+        self, what: str, *, where: str | None = None, fix: str | None = None, breaks: Sequence[Break] = ()
+    ) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.breaks = tuple(breaks)
+
+    @classmethod
+    def of(cls, reason: Break, where: str | None = None) -> ExportError:
+        """The error for one reason; `where` stands in for a line that is not known."""
+        return cls(reason.what, where=reason.where or where, fix=reason.fix, breaks=(reason,))
 
 
 class GraphError(AotError):

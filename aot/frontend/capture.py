@@ -1,76 +1,18 @@
-"""From a module to an exported program: `torch.export` with the declared Dims, and what it silently does refused.
+"""What a module must be before it is captured, and what an exported program must not do.
 
 Imports torch; import it only where torch is needed.
 """
 
 from __future__ import annotations
 
-import difflib
-import inspect
-import warnings
-from itertools import chain
-
 import torch
 
-from aot.batches import generated
 from aot.declaration import Dim, ModelSpec
 from aot.errors import ExportError
-from aot.frontend import constraints
-from aot.frontend.eager import dtype_advice, tensor
+from aot.frontend import constraints, randomness
+from aot.frontend.tracing import captured
 
-
-def captured(module: torch.nn.Module, spec: ModelSpec) -> torch.export.ExportedProgram:
-    """The module as a program that holds for every declared size. Raises ExportError."""
-    examples = _examples(module, spec)
-    dims = {
-        name: torch.export.Dim(name, min=dim.bounds[0], max=dim.bounds[2])
-        for name, dim in spec.dims.items()
-        if dim.bounds[0] < dim.bounds[2]
-    }
-    shapes = {
-        name: {a: dims[d.name] for a, d in enumerate(spec.inputs[name].shape) if isinstance(d, Dim) and d.name in dims}
-        for name in examples
-    }
-
-    def capture() -> torch.export.ExportedProgram:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.export.export(module.eval(), (), dict(examples), dynamic_shapes=shapes, strict=False)
-
-    try:
-        return constraints.silenced(capture)
-    except Exception as error:  # torch.export raises as many types as the model's code can
-        refusal = constraints.explained(error, spec, capture)
-        refusal.fix = dtype_advice(refusal.what, module, spec) or refusal.fix
-        raise refusal from error
-
-
-def check_inputs(module: torch.nn.Module, spec: ModelSpec) -> None:
-    """Raise ExportError unless the declared inputs are what forward takes."""
-    parameters = inspect.signature(module.forward).parameters
-    where = f"forward of {type(module).__name__}: ({', '.join(parameters)})"
-    free = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    named = {n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    unknown = [name for name in spec.inputs if name not in named and not free]
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], named, n=1)
-        raise ExportError(
-            f"forward takes no '{unknown[0]}'",
-            where=where,
-            fix=(f"did you mean '{near[0]}'? " if near else "") + "inputs= uses the names of forward's parameters",
-        )
-    lacking = [
-        name
-        for name, p in parameters.items()
-        if name not in spec.inputs and p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-    if lacking:
-        raise ExportError(
-            f"forward needs {', '.join(lacking)}, which inputs= does not declare",
-            where=where,
-            fix="declare it as an aot.Input, or give the parameter a default; for a dict of tensors, "
-            "wrap the module in one whose forward takes the tensors one by one",
-        )
+__all__ = ["captured", "check_program", "check_weights", "refuse_fixed"]
 
 
 def check_weights(module: torch.nn.Module) -> None:
@@ -88,26 +30,8 @@ def check_weights(module: torch.nn.Module) -> None:
             raise ExportError(f"buffer '{name}' holds NaN", where=f"{type(module).__name__}.{name}")
 
 
-def _examples(module: torch.nn.Module, spec: ModelSpec) -> dict[str, torch.Tensor]:
-    """Inputs to trace with, in the order of forward's parameters.
-
-    Sizes are near opt. 0 and 1 are avoided, for torch takes them for constants, and so are two Dims of
-    one size, which it might take for the same.
-    """
-    sizes: dict[str, int] = {}
-    for name, dim in spec.dims.items():
-        low, opt, high = dim.bounds
-        wanted = min(max(opt, 2), high)
-        fresh = chain(range(wanted, high + 1), range(wanted - 1, max(low, 2) - 1, -1))
-        sizes[name] = next((s for s in fresh if s not in sizes.values()), wanted)
-    made = generated(spec, sizes, seed=0)
-    order = [name for name in inspect.signature(module.forward).parameters if name in made]
-    order += [name for name in made if name not in order]
-    return {name: tensor(made[name]) for name in order}
-
-
 def check_program(program: torch.export.ExportedProgram, spec: ModelSpec) -> None:
-    """Raise ExportError for a program that changes state or fixed a Dim."""
+    """Raise ExportError for a program that changes state, draws random numbers or fixed a Dim."""
     state = _changed_state(program)
     if state:
         name, node = state
@@ -116,6 +40,9 @@ def check_program(program: torch.export.ExportedProgram, spec: ModelSpec) -> Non
             where=constraints.line_of(node) or f"model '{spec.name}'",
             fix="pass the state in as an input and return it as an output",
         )
+    drawn = randomness.drawn(program)
+    if drawn:
+        raise ExportError(drawn[0].what, where=drawn[0].where or f"model '{spec.name}'", fix=drawn[0].fix, breaks=drawn)
     shapes = {
         node.name: node.meta["val"].shape
         for node in program.graph.nodes

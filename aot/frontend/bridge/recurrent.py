@@ -68,7 +68,7 @@ def _(
 
 @contextmanager
 def kept_whole() -> Iterator[None]:
-    """For as long as it lasts, recurrent layers in eval mode are one op each. Packed sequences are left alone."""
+    """For as long as it lasts, recurrent layers in eval mode are one op each, and packing a sequence raises."""
 
     def whole(kind: str) -> Any:
         original = getattr(torch._VF, kind)
@@ -82,9 +82,13 @@ def kept_whole() -> Iterator[None]:
 
         return call
 
-    before = {name: vars(torch._VF).get(name) for name in _KINDS}
-    for name in _KINDS:
-        setattr(torch._VF, name, whole(name))
+    def packed(*_: Any) -> Any:
+        raise RuntimeError("pack_padded_sequence: its sizes depend on values")
+
+    ours = {**{name: whole(name) for name in _KINDS}, "_pack_padded_sequence": packed}
+    before = {name: vars(torch._VF).get(name) for name in ours}
+    for name, function in ours.items():
+        setattr(torch._VF, name, function)
     try:
         yield
     finally:
@@ -107,9 +111,9 @@ def translated(
 ) -> Any:
     """Translate `aot::recurrent`: a node of ONNX a layer, over x [L, N, I]."""
     ways = 2 if bidirectional else 1
-    projected = kind == "lstm" and states[0].shape[-1] != states[1].shape[-1]
-    parts = (4 if biases else 2) + projected
-    given = [[_at(state, layer * ways, ways) for state in states] for layer in range(layers)]
+    parts = len(weights) // (layers * ways)
+    projected = parts % 2 == 1
+    given = [[_at(state, layer * ways, ways) if layers > 1 else state for state in states] for layer in range(layers)]
     hidden = op.Transpose(x, perm=[1, 0, 2]) if batch_first else x
     last: list[list[Any]] = []
     for layer in range(layers):
@@ -129,7 +133,7 @@ def _layer(kind: str, x: Any, states: list[Any], held: list[list[Any]], biases: 
     held: for each direction W_ih, W_hh, the biases if there are any, and the projection if there is one.
     """
     name, order, more = _KINDS[kind]
-    ways, size = len(held), int(states[-1].shape[-1])
+    ways, size = len(held), int(held[0][1].shape[0]) // len(order)
     inputs = [weights[0] for weights in held]
     recurrence = [weights[1] for weights in held]
     if projected:
@@ -137,9 +141,7 @@ def _layer(kind: str, x: Any, states: list[Any], held: list[list[Any]], biases: 
     w, r = (op.Concat(*(_gates(one, order) for one in several), axis=0) for several in (inputs, recurrence))
     b = None
     if biases:
-        b = op.Concat(
-            *(op.Concat(*(_gates(one, order) for one in weights[2:4]), axis=1) for weights in held), axis=0
-        )
+        b = op.Concat(*(op.Concat(*(_gates(one, order) for one in weights[2:4]), axis=1) for weights in held), axis=0)
     attributes = {
         "hidden_size": size,
         "direction": "bidirectional" if ways == 2 else "forward",
@@ -216,9 +218,8 @@ def _computed(value: ir.Value) -> np.ndarray[Any, Any] | None:
     if node is None:
         return None
     if node.op_type == "Constant":
-        from onnx import numpy_helper  # noqa
-
-        return node.outputs[0].const_value
+        held = ir.convenience.get_const_tensor(value)
+        return held.numpy() if held is not None else None
     given = [_computed(one) for one in node.inputs if one is not None]
     if any(one is None for one in given):
         return None
@@ -234,6 +235,8 @@ def _computed(value: ir.Value) -> np.ndarray[Any, Any] | None:
             return np.matmul(given[0], given[1])
         case "Mul":
             return given[0] * given[1]
-        case "Identity":
-            return given[0]
+        case "Transpose":
+            return np.transpose(given[0], node.attributes["perm"].as_ints())
+        case "CastLike":
+            return given[0].astype(given[1].dtype)
     return None

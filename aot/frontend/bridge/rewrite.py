@@ -32,6 +32,8 @@ def rewritten(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
 def copied(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """A program of its own graph, over the same weights."""
     root = copy.deepcopy(program.graph_module)
+    for made, node in zip(root.graph.nodes, program.graph_module.graph.nodes, strict=True):
+        made.name = node.name  # copying renames what is called as a builtin: `input`
     return torch.export.ExportedProgram(
         root=root,
         graph=root.graph,

@@ -1,0 +1,177 @@
+"""An exception of torch.export as one sentence: what the model does there, at which line, and what to write instead.
+
+Imports torch; import it only where torch is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from aot.breaks import Break
+from aot.declaration import Dim, ModelSpec
+from aot.frontend import lines
+
+OTHER = "other"
+"""The kind of a failure that may be of the example's sizes alone: the model's own code raised it."""
+
+_RAISED = re.compile(r"The following call raised this error:(.+)", re.DOTALL)
+_FAKELESS = re.compile(r"no fake impl registered for (?:<CustomOpDef\(([\w:.]+)\)>|([\w:.]+))")
+_SYMBOL = re.compile(r"\bs\d+\b")
+
+BRANCH = (
+    "branch on values",
+    "the model branches on the value of a tensor, which an engine cannot",
+    "compute both sides and choose with torch.where(condition, a, b), or put them into two functions and use "
+    "torch.cond(condition, one, other, (inputs,))",
+)
+LOOP = (
+    "loop on values",
+    "how often the loop runs depends on the value of a tensor, which an engine cannot follow",
+    "run a fixed number of rounds and keep finished rows with torch.where, or leave the loop outside of the model",
+)
+NUMBER = (
+    "number from a tensor",
+    "the model takes a Python number from a tensor and decides by it",
+    "take sizes from x.shape, and compute with tensors; for a size that must come from a tensor use .item(), "
+    "bound it with torch._check(n >= 0) and torch._check(n <= LIMIT), and do not branch on it",
+)
+
+
+SCALE = (
+    "scale from a size",
+    "the factor of a resize is computed from a size of the input",
+    "give interpolate size=(height, width) instead of scale_factor=",
+)
+
+
+def explained(error: BaseException, spec: ModelSpec, sizes: Mapping[str, int] | None = None) -> Break:
+    """The Break for an exception of torch.export at `sizes`."""
+    text = str(error)
+    raised = _RAISED.search(text)
+    at = (lines.of_text(raised[1]) if raised else None) or lines.of_error(error)
+    kind, what, fix = _sorted(error, text, at, spec, sizes or {})
+    return at_line(kind, what, fix, at)
+
+
+def at_line(kind: str, what: str, fix: str | None, at: lines.Line | None) -> Break:
+    """A Break at a line that may be unknown."""
+    if at is None:
+        return Break(kind, what, fix=fix)
+    return Break(kind, what, at.file, at.line, at.function, at.code, fix)
+
+
+def on_values(code: str) -> tuple[str, str, str]:
+    """(kind, what, fix) for code that decides by the value of a tensor."""
+    if code.startswith("while "):
+        return LOOP
+    if code.startswith(("if ", "elif ", "assert ")) or re.search(r"\bif\b.+\belse\b", code):
+        return BRANCH
+    if re.search(r"\.item\(|\bint\(|\bfloat\(|\bbool\(|\.tolist\(|\brange\(|\[.*:.*\]", code):
+        return NUMBER
+    return BRANCH
+
+
+def _sorted(
+    error: BaseException, text: str, at: lines.Line | None, spec: ModelSpec, sizes: Mapping[str, int]
+) -> tuple[str, str, str]:
+    """(kind, what, fix)."""
+    code = at.code if at else ""
+    name = type(error).__name__
+    if "data-dependent" in text or name.startswith("GuardOnDataDependent"):
+        return on_values(code)
+    if name == "TraceError" and ("interpolate" in code or "scale_factor" in code):
+        return SCALE
+    fakeless = _FAKELESS.search(text)
+    if fakeless:
+        op = (fakeless[1] or fakeless[2]).replace(".", "::")
+        return (
+            "op without fake",
+            f"the custom op {op} does not say what its output looks like",
+            f'register it: @torch.library.register_fake("{op}") on a function that returns torch.empty of the '
+            "output's shape and dtype; for an engine it needs a plugin as well",
+        )
+    for marks, kind, what, fix in _KINDS:
+        if any(mark in text or mark in code for mark in marks):
+            return kind, what, fix
+    foreign = re.search(r"Found <class '([^']+)'> in output", text)
+    if foreign:
+        return (
+            "output that is no tensor",
+            f"forward returns an object of class {foreign[1]}, not tensors",
+            "return tensors only: alone, in a tuple or list, or in a dict; "
+            "or register a dataclass with torch.export.register_dataclass",
+        )
+    at_sizes = ", ".join(f"{dim}={size}" for dim, size in sizes.items())
+    said = _named(first_sentence(text), error, spec)
+    return (
+        OTHER,
+        f"torch.export failed{f' at {at_sizes}' if at_sizes else ''}: {name}: {said}",
+        "this line raises when the model is captured: make it accept every size that is declared, "
+        "give sizes that must agree one Dim, or declare them fixed",
+    )
+
+
+_KINDS = (
+    (
+        (".numpy()", "np.", "numpy."),
+        "numpy",
+        "the model computes with numpy, which leaves the graph",
+        "use the torch function of the same name",
+    ),
+    (
+        ("pack_padded_sequence", "pad_packed_sequence", "PackedSequence"),
+        "packed sequence",
+        "a packed sequence has sizes that depend on values",
+        "run the recurrent layer on the padded batch and take each row's last valid step with gather, "
+        "or mask what lies behind it",
+    ),
+    (
+        (".to_sparse", "torch.sparse", "aten._to_sparse", "Sparse"),
+        "sparse tensor",
+        "the model makes a sparse tensor, which no engine has",
+        "compute with dense tensors: gather and scatter, or a mask",
+    ),
+    (
+        ("dequantize", "quantize_per", "quantized::", "QuantizedCPU"),
+        "quantized tensor",
+        "the model holds quantized tensors, which torch.export cannot capture",
+        "export the float model: aot quantizes it itself, with --precision",
+    ),
+    (
+        (".cuda(", "Found no NVIDIA driver", "Torch not compiled with CUDA"),
+        "device",
+        "the model moves a tensor to a GPU in forward",
+        "leave tensors where they are: create new ones with device=x.device; an engine runs on its GPU anyway",
+    ),
+    (
+        ("is not on the expected device", "found two different devices", "Unhandled FakeTensor Device Propagation"),
+        "device",
+        "the model mixes tensors of two devices",
+        "keep all weights and tensors on the CPU: create new ones with device=x.device",
+    ),
+    (
+        ("open(", "FileNotFoundError", "urllib", "requests."),
+        "file",
+        "forward reads a file",
+        "read it in __init__ and keep it in a buffer",
+    ),
+)
+
+
+def _named(said: str, error: BaseException, spec: ModelSpec) -> str:
+    """The message with Dims in place of torch's symbols, as far as they are known."""
+    if not _SYMBOL.search(said):
+        return said
+    from aot.frontend import guards
+
+    env = guards.env_of_error(error)
+    known: dict[str, Dim] = guards.symbols(env, spec) if env is not None else {}
+    return _SYMBOL.sub(lambda match: known[match[0]].name if match[0] in known else match[0], said)
+
+
+def first_sentence(text: Any) -> str:
+    """The first non-empty line, without the advertisement for environment variables."""
+    found = [line.strip() for line in str(text).splitlines() if line.strip()]
+    return re.split(r" For more information| \(unhinted", found[0])[0] if found else "(no message)"

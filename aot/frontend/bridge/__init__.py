@@ -1,9 +1,9 @@
 """Where torch.onnx has no translation of an op, or a wrong one, or one into a form that TensorRT builds badly: our own,
 one idea a file.
 
-A file offers `TRANSLATION`, a table from the torch op to the function that writes it in ONNX, or `REWRITE`, a table from
-the op to a function of torch that does the same; it takes the op's arguments, runs on tensors whose sizes are symbolic,
-and returns NotImplemented where torch.onnx has it right.
+A file offers `TRANSLATION`, a table from the torch op to the function that writes it in ONNX, or `REWRITE`, a table
+from the op to a function of torch that does the same: it takes the op's arguments, runs on tensors whose sizes are
+symbolic, and returns NotImplemented where torch.onnx has it right.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def _each(x: torch.Tensor, size: Any, rank: int, pool: Callable[[torch.Tensor, i
     lengths = x.shape[-rank:]
     if all(map(_plain, lengths, sizes)) or all(count == 1 for count in sizes):
         return NotImplemented
-    for axis, (length, count) in enumerate(zip(lengths, sizes, strict=True), x.dim() - rank):
+    for axis, count in enumerate(sizes, x.dim() - rank):
         if count is not None:
             x = pool(x, axis, count)
     return x

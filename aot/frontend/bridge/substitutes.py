@@ -20,7 +20,10 @@ from aot.frontend.bridge import resize, searching
 
 
 class Substitutes(TorchFunctionMode):
-    """Use as a context around `torch.export.export`."""
+    """Use as a context around `torch.export.export`.
+
+    What a function of the table calls in turn is not looked at, so the table names the outermost.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -143,17 +146,19 @@ def _max_pool(rank: int, pool: Callable[..., Any]) -> Callable[..., Any]:
         stride: Any = (),
         padding: Any = 0,
         dilation: Any = 1,
-        ceil_mode: Any = False,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
     ) -> Any:
-        if not ceil_mode or not _symbolic(input.shape[-rank:]):
+        if not ceil_mode or return_indices or not _symbolic(input.shape[-rank:]):
             return NotImplemented
         kernel = _per_axis(kernel_size, rank)
         step = _per_axis(stride, rank) if stride not in ((), [], None) else kernel
         pad = _per_axis(padding, rank)
         wide = [d * (k - 1) + 1 for d, k in zip(_per_axis(dilation, rank), kernel, strict=True)]
-        border = [n for p, s in zip(pad[::-1], step[::-1], strict=True) for n in (p, p + s - 1)]
-        result = pool(functional.pad(input, border, value=float("-inf")), kernel, step, 0, dilation, False)
-        return _without_outer(result, input, rank, wide, step, pad)
+        if _fits(wide, step, pad):
+            return NotImplemented
+        border = _border(pad, _beyond(wide, step, pad))
+        return pool(functional.pad(input, border, value=float("-inf")), kernel, step, 0, dilation, False)
 
     return rewrite
 
@@ -175,39 +180,47 @@ def _avg_pool(rank: int, pool: Callable[..., Any]) -> Callable[..., Any]:
         kernel = _per_axis(kernel_size, rank)
         step = _per_axis(stride, rank) if stride not in ((), [], None) else kernel
         pad = _per_axis(padding, rank)
-        around = [n for p in pad[::-1] for n in (p, p)]
-        beyond = [n for s in step[::-1] for n in (0, s - 1)]
-        both = [m + n for m, n in zip(around, beyond, strict=True)]
-        ones = torch.ones_like(input)
-        counted = functional.pad(functional.pad(ones, around, value=float(count_include_pad)), beyond)
-        result = pool(functional.pad(input, both), kernel, step) / pool(counted, kernel, step)
-        return _without_outer(result, input, rank, kernel, step, pad)
+        if _fits(kernel, step, pad):
+            return NotImplemented
+        beyond = _beyond(kernel, step, pad)
+        rest = [end - p for end, p in zip(beyond, pad, strict=True)]
+        covered = functional.pad(torch.ones_like(input), _border(pad, pad), value=float(count_include_pad))
+        covered = functional.pad(covered, _border([0] * rank, rest))
+        return pool(functional.pad(input, _border(pad, beyond)), kernel, step) / pool(covered, kernel, step)
 
     return rewrite
 
 
-def _without_outer(
-    result: torch.Tensor, input: torch.Tensor, rank: int, wide: list[int], step: list[int], pad: list[int]
-) -> torch.Tensor:
-    """Without windows that would begin in the padding on the right; there are none where padding + stride <= window."""
-    for axis, (k, s, p) in enumerate(zip(wide, step, pad, strict=True), input.dim() - rank):
-        if p + s > k:
-            result = result.narrow(axis, 0, torch.sym_min(result.shape[axis], (input.shape[axis] + p - 1) // s + 1))
-    return result
+def _fits(wide: list[int], step: list[int], pad: list[int]) -> bool:
+    """Whether no window can begin in the padding on the right, so that the branch torch has for it is never taken."""
+    return all(p + s <= k for k, s, p in zip(wide, step, pad, strict=True))
+
+
+def _beyond(wide: list[int], step: list[int], pad: list[int]) -> list[int]:
+    """The border on the right with which pooling without ceil_mode has the windows of pooling with it.
+
+    Those are as many as begin in the input or the padding on its left, and at most one more than fit.
+    """
+    return [min(p + s, k) - 1 for k, s, p in zip(wide, step, pad, strict=True)]
+
+
+def _border(left: list[int], right: list[int]) -> list[int]:
+    """As `pad` takes it: the last axis first, both sides of each."""
+    return [n for pair in zip(left[::-1], right[::-1], strict=True) for n in pair]
 
 
 _TABLE: dict[Any, Callable[..., Any]] = {
     torch.linspace: _linspace,
-    torch.affine_grid_generator: _affine_grid,
+    functional.affine_grid: _affine_grid,
     functional.interpolate: _interpolate,
     torch.cdist: _cdist,
     torch.tril_indices: _indices(lower=True),
     torch.triu_indices: _indices(lower=False),
     torch.kron: _kron,
     torch.take_along_dim: _take_along_dim,
-    torch.max_pool1d: _max_pool(1, torch.max_pool1d),
-    torch.max_pool2d: _max_pool(2, torch.max_pool2d),
-    torch.max_pool3d: _max_pool(3, torch.max_pool3d),
+    **{name: _max_pool(1, torch.max_pool1d) for name in (functional.max_pool1d, torch.max_pool1d)},
+    **{name: _max_pool(2, torch.max_pool2d) for name in (functional.max_pool2d, torch.max_pool2d)},
+    **{name: _max_pool(3, torch.max_pool3d) for name in (functional.max_pool3d, torch.max_pool3d)},
     torch.avg_pool1d: _avg_pool(1, torch.avg_pool1d),
     torch._C._nn.avg_pool2d: _avg_pool(2, torch._C._nn.avg_pool2d),
     torch._C._nn.avg_pool3d: _avg_pool(3, torch._C._nn.avg_pool3d),

@@ -8,9 +8,10 @@ from __future__ import annotations
 import base64
 import difflib
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,17 +31,32 @@ def placed(module: torch.nn.Module, kept: Mapping[str, State], given: Mapping[st
 
     Yields a list that holds the new ones, in order, once the block is left; the module is as it was then.
     """
-    homes = [_home(module, state.path) for state in kept.values()]
-    before = [_get(*home) for home in homes]
     after: list[Any] = []
-    try:
+    with ExitStack() as undo:
+        homes = [_home(module, state.path) for state in kept.values()]
         for home, name in zip(homes, kept, strict=True):
+            undo.callback(_vacated(*home))
             _put(*home, given[name].clone())  # so that a change in place is not one of the input
         yield after
         after += [held.clone() if isinstance(held := _get(*home), torch.Tensor) else held for home in homes]
-    finally:
-        for home, value in zip(homes, before, strict=True):
-            _put(*home, value)
+
+
+def _vacated(owner: Any, name: str) -> Callable[[], None]:
+    """Take a tensor from its place; returns what brings it back.
+
+    A buffer is no buffer meanwhile: torch.export takes what is assigned to one for a change of the module.
+    """
+    if not isinstance(owner, torch.nn.Module) or name not in owner._buffers:
+        return partial(_put, owner, name, _get(owner, name))
+    buffers = dict(owner._buffers)
+    del owner._buffers[name]
+
+    def back() -> None:
+        vars(owner).pop(name, None)
+        owner._buffers.clear()  # the order is kept
+        owner._buffers.update(buffers)
+
+    return back
 
 
 def _home(module: torch.nn.Module, path: str) -> tuple[Any, str]:
@@ -63,8 +79,6 @@ def _put(owner: Any, name: str, value: Any) -> None:
         owner[int(name)] = value
     elif isinstance(owner, dict):
         owner[name] = value
-    elif isinstance(owner, torch.nn.Module) and name in owner._buffers:
-        owner._buffers[name] = value
     else:
         setattr(owner, name, value)
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from aot.frontend import lines
 from aot.frontend.eager import Eager
 from aot.frontend.quiet import silenced
 from aot.frontend.state import advice
+
+if TYPE_CHECKING:
+    from aot.arrays import Arrays
 
 _OWN = frozenset(vars(torch.nn.Module()))
 """Attributes that every module has."""
@@ -145,13 +148,9 @@ def refuse_state(module: torch.nn.Module, spec: ModelSpec) -> None:
     something behind, with the first inputs again. It is left as it was.
     """
     sizes = {name: [size for size in dim.sizes[:3] if size] for name, dim in spec.dims.items()}
-    inputs = batches.generated(spec, {name: few[0] for name, few in sizes.items()}, seed=0)
-    between = batches.generated(spec, {name: few[-1] for name, few in sizes.items()}, seed=1)
-    for name, values in between.items():
-        # A running maximum, say, would otherwise be what the first inputs alone make of it.
-        if values.dtype.kind not in "biu" and spec.inputs[name].low is None:
-            between[name] = values * values.dtype.type(8)
-
+    small = {name: few[0] for name, few in sizes.items()}
+    inputs = batches.generated(spec, small, seed=0)
+    others = [_louder(spec, at) for at in ({name: few[-1] for name, few in sizes.items()}, small)]
     eager = Eager(module, spec)
 
     def answer(given: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -162,7 +161,10 @@ def refuse_state(module: torch.nn.Module, spec: ModelSpec) -> None:
     snapshot = Snapshot(module)
     try:
         first = answer(inputs)
-        answer(between)
+        try:
+            answer(others[0])
+        except ExportError:  # a state that was left behind may fit one size only
+            answer(others[1])
         changes = snapshot.changes()
         if not changes or _agree(first, answer(inputs)):
             return
@@ -187,6 +189,15 @@ def refuse_state(module: torch.nn.Module, spec: ModelSpec) -> None:
         where="; ".join(places),
         fix=_advice(causes),
     )
+
+
+def _louder(spec: ModelSpec, sizes: Mapping[str, int]) -> Arrays:
+    """Other inputs than the first, and larger: a running maximum, say, would forget smaller ones."""
+    made = batches.generated(spec, sizes, seed=1)
+    for name, values in made.items():
+        if values.dtype.kind not in "biu" and spec.inputs[name].low is None:
+            made[name] = values * values.dtype.type(8)
+    return made
 
 
 def _listed(names: list[str]) -> str:

@@ -2,7 +2,7 @@
 
     manifest.json   schema version, spec, plan, records (stage, key, facts), digests of every file, and who built
                     what, when, with which versions
-    graph/          the final ONNX (record QuantizedGraph)
+    graph/          the final ONNX (record QuantizedGraph); on the route torch-tensorrt an exported program (Program)
     ranges/         calibration ranges (record Ranges)
     references/     inputs and eager outputs (record References)
     checked/        the comparison of the final graph with eager (record Report)
@@ -24,10 +24,11 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from aot import routes
 from aot.declaration import ModelSpec
 from aot.errors import AotError, ArtifactError, UsageError
 from aot.plan import Plan
-from aot.records import Engine, QuantizedGraph, Ranges, Record, References, Report
+from aot.records import Engine, Program, QuantizedGraph, Ranges, Record, References, Report
 from aot.store import Entry, Store, sha256
 
 SCHEMA = 1
@@ -148,7 +149,9 @@ def prepared_of(folder: Path, manifest: Manifest, shown: str) -> Prepared:
             spec=spec,
             plan=plan,
             exported_nodes=manifest.exported_nodes,
-            final=_record(QuantizedGraph, manifest.records.graph, folder / "graph"),
+            final=_record(
+                QuantizedGraph if plan.route == routes.ONNX else Program, manifest.records.graph, folder / "graph"
+            ),
             ranges=_record(Ranges, manifest.records.ranges, folder / "ranges"),
             references=_record(References, manifest.records.references, folder / "references"),
             checked=_record(Report, manifest.records.checked, folder / "checked"),

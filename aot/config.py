@@ -10,8 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from aot.errors import ProfileError, UsageError
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
+Route = Literal["onnx", "torch-tensorrt"]
 Quantizable = Literal["MatMul", "Gemm", "Conv", "ConvTranspose"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8", "fp8")
+ROUTES: tuple[Route, ...] = ("onnx", "torch-tensorrt")
 
 
 class Settings(BaseModel):
@@ -110,6 +112,7 @@ class Request(Settings):
 
     model: str
     precision: Precision | None = None
+    route: Route | None = None
     backend: str | None = None
     targets: tuple[str, ...] = ()
     profile: str = "default"

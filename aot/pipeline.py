@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from aot import artifact
+from aot import artifact, routes
 from aot.allowance import allowed
 from aot.artifact import Prepared
 from aot.config import Request, merged
@@ -14,10 +14,11 @@ from aot.progress import Progress
 from aot.run import Run
 from aot.source import Source, open_source, project_of
 from aot.stages.build import build_engine
-from aot.stages.calibrate import calibrate
+from aot.stages.calibrate import calibrate, uncalibrated
 from aot.stages.collect import collect
 from aot.stages.export import export
 from aot.stages.package import Result, package
+from aot.stages.program import capture
 from aot.stages.quantize import quantize
 from aot.stages.reference import reference
 from aot.stages.surgery import surgery
@@ -43,6 +44,8 @@ def build(request: Request, store: Store, progress: Progress) -> Result:
 def prepare(request: Request, choices: Choices, source: Source, run: Run) -> Prepared:
     """Everything that needs no GPU: from the model to the final graph, compared with eager before and after."""
     plan = decide(request, choices, source.spec)
+    if plan.route == routes.TORCH_TENSORRT:
+        return prepare_program(source, plan, run)
 
     exported = export(run, source)
     data = collect(run, source, plan)
@@ -57,6 +60,15 @@ def prepare(request: Request, choices: Choices, source: Source, run: Run) -> Pre
     checked = verify_graph(run, source, final, references, plan)
 
     return Prepared(source.spec, plan, exported.nodes, final, ranges, references, checked)
+
+
+def prepare_program(source: Source, plan: Plan, run: Run) -> Prepared:
+    """The same for the second route: an exported program, compared with eager, in place of a graph."""
+    data = collect(run, source, plan)
+    program = capture(run, source, plan)
+    references = reference(run, source, data, plan)
+    checked = verify_graph(run, source, program, references, plan)
+    return Prepared(source.spec, plan, program.nodes, program, uncalibrated(run, program), references, checked)
 
 
 def finish(request: Request, prepared: Prepared, plan: Plan, run: Run, source: Source | None = None) -> Result:

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from aot import content, toolchain
+from aot import content, routes, toolchain
 from aot.config import (
     PRECISIONS,
+    ROUTES,
     Budget,
     EngineOptions,
     Precision,
     ProfileFile,
     Recipe,
     Request,
+    Route,
     Verify,
     load,
     merged,
@@ -48,6 +50,7 @@ class Plan:
     engine: EngineOptions
     budget: Budget
     verify: Verify
+    route: Route = "onnx"
     project: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -61,6 +64,7 @@ class Plan:
             "engine": self.engine.model_dump(mode="json"),
             "budget": self.budget.model_dump(mode="json"),
             "verify": self.verify.model_dump(mode="json"),
+            "route": self.route,
         }
 
     @classmethod
@@ -70,6 +74,8 @@ class Plan:
             profiles = [{str(dim): _triple(sizes) for dim, sizes in profile.items()} for profile in data["profiles"]]
             if data["precision"] not in PRECISIONS:
                 raise ValueError(f"precision {data['precision']!r}")
+            if data.get("route", "onnx") not in ROUTES:
+                raise ValueError(f"route {data['route']!r}")
             return cls(
                 precision=data["precision"],
                 recipe=Recipe.model_validate(data["recipe"]),
@@ -79,6 +85,7 @@ class Plan:
                 engine=EngineOptions.model_validate(data["engine"]),
                 budget=Budget.model_validate(data["budget"]),
                 verify=Verify.model_validate(data["verify"]),
+                route=data.get("route", "onnx"),
             )
         except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
             raise ArtifactError(
@@ -117,13 +124,19 @@ def choose(request: Request, project: Path) -> Choices:
         request.targets or read.file.targets,
         toolchain.machine(),
         build=_builds(request),
+        route=request.route or "onnx",
     )
     return replace(read, backend=backend, targets=targets)
 
 
 def settings(request: Request, project: Path) -> Choices:
-    """The recipe and the profile file of a request, nothing said of backend and targets yet. Raises UsageError."""
+    """The recipe and the profile file of a request, nothing said of backend and targets yet.
+
+    Raises UsageError, and TargetError for what the route does not take.
+    """
     recipe, precision = _recipe(request, project)
+    if request.route == routes.TORCH_TENSORRT:
+        routes.check_model(request.model, precision)
     path = content.find("profiles", request.profile, project)
     return Choices(recipe, precision, load(ProfileFile, path), path, None, (), project)
 
@@ -144,6 +157,7 @@ def decide(request: Request, choices: Choices, spec: ModelSpec) -> Plan:
         engine=choices.file.engine,
         budget=budget,
         verify=choices.file.verify,
+        route=request.route or "onnx",
         project=choices.project,
     )
 
@@ -158,6 +172,12 @@ def decide_finish(request: Request, prepared: Prepared) -> Plan:
             f"the artifact was prepared in {plan.precision}, not {request.precision}",
             where=request.model,
             fix=f"leave --precision away, or build from the model with --precision {request.precision}",
+        )
+    if request.route not in (None, plan.route):
+        raise UsageError(
+            f"the artifact was prepared for the route {plan.route}, not {request.route}",
+            where=request.model,
+            fix=f"leave --route away, or build from the model with --route {request.route}",
         )
     if request.calibration is not None:
         raise UsageError(
@@ -178,7 +198,7 @@ def decide_finish(request: Request, prepared: Prepared) -> Plan:
     machine = toolchain.machine()
     if not backend and not targets and machine.gpu is None:
         backend, targets = plan.backend, plan.targets
-    backend, targets = place(plan.precision, backend, targets, machine, build=_builds(request))
+    backend, targets = place(plan.precision, backend, targets, machine, build=_builds(request), route=plan.route)
     if not targets and _builds(request):
         raise TargetError(
             "nothing here can build an engine from the prepared artifact: no GPU, and no --target",
@@ -198,7 +218,13 @@ def decide_finish(request: Request, prepared: Prepared) -> Plan:
 
 
 def place(
-    precision: Precision, backend: str | None, targets: tuple[str, ...], machine: Machine, *, build: bool
+    precision: Precision,
+    backend: str | None,
+    targets: tuple[str, ...],
+    machine: Machine,
+    *,
+    build: bool,
+    route: Route = "onnx",
 ) -> tuple[str | None, tuple[str, ...]]:
     """The backend and the targets of a build; (None, ()) where this machine stops at a prepared artifact.
 
@@ -213,6 +239,9 @@ def place(
         for target in wanted:
             check_precision(precision, target)
         return None, ()
+    if route == routes.TORCH_TENSORRT:
+        routes.check_here(backend, targets, machine)
+        chosen = backends.get("tensorrt")
     if chosen is None:
         name = _backend_for(wanted, machine)
         if name is None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from aot.arrays import Arrays
 
 MODEL = "model.onnx"
+PROGRAM = "program.pt2"
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,19 @@ class QuantizedGraph(GraphRecord):
     facts: nodes, precision, ops (quantized op type -> count), qdq (DequantizeLinear nodes),
     decisions ([{node, op, precision, reason, module, source}], one a node of the input graph), warnings.
     """
+
+
+@dataclass(frozen=True)
+class Program(QuantizedGraph):
+    """What stands for the final graph on the second route: an exported program, `program.pt2`.
+
+    facts: those of a graph, and outputs ([{name, dtype, shape}]).
+    """
+
+    @property
+    def model(self) -> Path:
+        """The saved program."""
+        return self.path / PROGRAM
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aot import artifact, backend, batches, toolchain
 from aot.declaration import Dim, ModelSpec
 from aot.errors import CalibrationError, TargetError, UsageError, unknown
+from aot.records import Program
 
 if TYPE_CHECKING:
     import onnx
@@ -160,9 +161,11 @@ def of_artifact(name: str, engine: str | None) -> Runnable:
                 fix=f"--engine {GRAPH} runs the final graph on onnxruntime",
             )
     cpu = backend.get("onnxruntime")
-    reason = cpu.can_run("cpu", machine)
+    program = isinstance(prepared.final, Program)
+    reason = "it holds a program of torch's, no graph" if program else cpu.can_run("cpu", machine)
     if reason is not None:
-        raise TargetError(f"nothing in the artifact runs here: {reason}", where=name, fix="pip install onnxruntime")
+        fix = "run it where its GPU is" if program else "pip install onnxruntime"
+        raise TargetError(f"nothing in the artifact runs here: {reason}", where=name, fix=fix)
     label = f"final graph, {prepared.plan.precision} (onnxruntime {cpu.version()}, cpu)"
     return Runnable(name, label, spec, partial(cpu.open, prepared.final.model, spec, prepared.plan.profiles), prepared)
 

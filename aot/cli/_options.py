@@ -37,6 +37,13 @@ def precisions() -> Iterable[str]:
     return PRECISIONS
 
 
+def routes() -> Iterable[str]:
+    """What `--route` takes."""
+    from aot.config import ROUTES
+
+    return ROUTES
+
+
 def budget(values: Iterable[str]) -> dict[str, float]:
     """`--budget KEY=VALUE`, repeated. Raises UsageError for an unknown key or an impossible value."""
     from aot.config import Budget, parse

@@ -21,6 +21,12 @@ from aot.text import number, size_of, table, took
     metavar="NAME",
     help="fp32, fp16, bf16, int8 or fp8. Default: fp16, or what the recipe says.",
 )
+@click.option(
+    "--route",
+    type=_options.Named("route", _options.routes),
+    metavar="NAME",
+    help="onnx (default), or torch-tensorrt: without ONNX, on a GPU with torch-tensorrt; fp32, fp16 or bf16.",
+)
 @click.option("--backend", metavar="NAME", help="tensorrt, tensorrt_rtx or onnxruntime. Default: what fits the target.")
 @click.option(
     "--target", "targets", multiple=True, metavar="TARGET", help="sm89, ..., or auto; one engine each. Or cpu, alone."
@@ -41,6 +47,7 @@ from aot.text import number, size_of, table, took
 def command(
     model: str,
     precision: str | None,
+    route: str | None,
     backend: str | None,
     targets: tuple[str, ...],
     profile: str,
@@ -75,6 +82,7 @@ def command(
     given = {
         "model": model,
         "precision": precision,
+        "route": route,
         "backend": backend,
         "targets": targets,
         "profile": profile,
@@ -129,12 +137,17 @@ def describe(summary: Mapping[str, Any]) -> str:
         ]
         lines += ["", table(rows)]
     else:
+        onnx = summary["route"] == "onnx"
         lines += [
             "",
-            "  a prepared artifact; finish it on a machine with a GPU:",
+            f"  a prepared artifact; finish it on a machine with a GPU{'' if onnx else ' and torch-tensorrt'}:",
             f"    aot build {summary['artifact']}",
         ]
-        lines += ["  or build an RTX engine here, e.g. for sm89:", f"    aot build {summary['artifact']} --target sm89"]
+        if onnx:
+            lines += [
+                "  or build an RTX engine here, e.g. for sm89:",
+                f"    aot build {summary['artifact']} --target sm89",
+            ]
     if summary["warnings"]:
         lines += ["", *(f"  warning: {warning}" for warning in summary["warnings"])]
     if not summary["accepted"]:

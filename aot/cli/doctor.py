@@ -12,7 +12,7 @@ from aot.text import size_of, table
 
 PACKAGES = (
     "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "polygraphy", "numpy", "tensorrt", "tensorrt-rtx-cu13",
-    "triton",
+    "torch-tensorrt", "triton",
 )  # fmt: skip
 INSTALL = {
     "tensorrt": "pip install 'aot-engine[gpu]', on a machine with an NVIDIA GPU",

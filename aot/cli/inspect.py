@@ -12,9 +12,7 @@ from aot.text import number, size_of, table
 
 @click.command("inspect", no_args_is_help=True)
 @click.argument("artifact")
-@click.option(
-    "--nodes", is_flag=True, help="Every node: its precision, module, source line, reason."
-)
+@click.option("--nodes", is_flag=True, help="Every node: its precision, module, source line, reason.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 def command(artifact: str, nodes: bool, as_json: bool) -> int:
     """Show what ARTIFACT is, what it takes, how it was made. Every file is checked against its digest.
@@ -34,6 +32,7 @@ def command(artifact: str, nodes: bool, as_json: bool) -> int:
     data |= {
         "artifact": artifact,
         "precision": manifest.plan["precision"],
+        "route": manifest.plan.get("route", "onnx"),
         "backend": manifest.plan["backend"],
         "profiles": manifest.plan["profiles"],
         "nodes": {"exported": manifest.exported_nodes, "final": graph.get("nodes")},

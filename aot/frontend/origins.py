@@ -110,6 +110,9 @@ def _drop_exporters(model: ir.Model) -> None:
     nodes = list(origins.every_node(model))
     values = [v for graph in graphs for v in (*graph.inputs, *graph.initializers.values())]
     values += [v for node in nodes for v in node.outputs]
-    for holder in (model, *graphs, *model.functions.values(), *nodes, *values):
-        for key in [key for key in holder.metadata_props if _EXPORTER.match(key)]:
-            del holder.metadata_props[key]
+    held = [model.metadata_props, *(graph.metadata_props for graph in graphs)]
+    held += [function.metadata_props for function in model.functions.values()]
+    held += [node.metadata_props for node in nodes] + [value.metadata_props for value in values]
+    for metadata in held:
+        for key in [key for key in metadata if _EXPORTER.match(key)]:
+            del metadata[key]

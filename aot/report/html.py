@@ -78,6 +78,7 @@ def _built(data: Mapping[str, Any]) -> str:
     nodes, quantized = data["nodes"], data["quantized"]
     facts = [
         ("precision", data["precision"]),
+        ("route", data["route"]),
         ("backend", data["backend"] or "none yet: a prepared artifact"),
         ("nodes", f"{nodes['exported']} exported, {nodes['final']} in the final graph"),
         ("quantized", f"{quantized['ops']} ops, {quantized['qdq']} DequantizeLinear nodes"),

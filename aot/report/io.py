@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot.declaration import Dim, ModelSpec
+from aot.records import GraphRecord, Program
 
 if TYPE_CHECKING:
     import onnx
 
 
-def describe_io(model: Path, spec: ModelSpec) -> dict[str, list[dict[str, Any]]]:
+def describe_io(final: GraphRecord, spec: ModelSpec) -> dict[str, list[dict[str, Any]]]:
     """`{inputs: [{name, dtype, shape}], outputs: [...]}`; a dynamic dimension is its name."""
-    import onnx
-
-    graph = onnx.load(str(model), load_external_data=False).graph
     inputs = [
         {
             "name": name,
@@ -24,6 +21,11 @@ def describe_io(model: Path, spec: ModelSpec) -> dict[str, list[dict[str, Any]]]
         }
         for name, tensor in spec.inputs.items()
     ]
+    if isinstance(final, Program):
+        return {"inputs": inputs, "outputs": list(final.facts["outputs"])}
+    import onnx
+
+    graph = onnx.load(str(final.model), load_external_data=False).graph
     return {"inputs": inputs, "outputs": [_describe(value) for value in graph.output]}
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot import arrays, batches, toolchain, trace
-from aot.config import Request
+from aot.config import Precision, Request
 from aot.declaration import ModelSpec
 from aot.decorator import Declaration
 from aot.errors import CalibrationError, DeclarationError, StoreError
@@ -143,6 +143,12 @@ class Declared(Source):
         from aot.frontend import export
 
         return export.write_module(self._build(), self.spec, folder, self.project)
+
+    def write_program(self, path: Path, precision: Precision) -> Mapping[str, Any]:
+        """Capture the module, its weights converted."""
+        from aot.frontend import program
+
+        return program.write_module(self._build(), self.spec, path, precision)
 
     def eager(self) -> Runner:
         """The module itself, run by torch on the CPU."""

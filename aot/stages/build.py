@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from aot import backend as backends
-from aot import content, toolchain
+from aot import content, routes, toolchain
 from aot.backend import Job
 from aot.declaration import ModelSpec
 from aot.errors import GraphError
@@ -15,6 +15,7 @@ from aot.plan import Plan
 from aot.profile import as_json
 from aot.records import Engine, QuantizedGraph
 from aot.run import Run
+from aot.stages.program import convert
 from aot.store import sha256
 from aot.timing_cache import TimingCaches
 
@@ -31,18 +32,23 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
     assert plan.backend is not None
     backend = backends.get(plan.backend)
     machine = toolchain.machine()
-    plugins = _plugins(run, final, plan, backend.name)
+    through_onnx = plan.route == routes.ONNX
+    plugins = _plugins(run, final, plan, backend.name) if through_onnx else {}
     job = Job(final.model, spec, plan.precision, plan.profiles, target, plan.engine)
     # Kernels are timed on one GPU under one driver, and the engine holds what was best there.
     timed = {"gpu": machine.gpu.name, "driver": machine.driver} if backend.name == "tensorrt" and machine.gpu else None
 
     def make(folder: Path) -> Mapping[str, Any]:
-        backend.check_graph(final.model)
         file = folder / f"{target}{backend.suffix}"
-        caches = TimingCaches(run.store) if plan.engine.timing_cache else None
-        facts = backend.build(job, file, caches, run.progress)
+        if through_onnx:
+            backend.check_graph(final.model)
+            caches = TimingCaches(run.store) if plan.engine.timing_cache else None
+            facts = backend.build(job, file, caches, run.progress)
+        else:
+            facts = convert(job, file)
         return {
             "target": target,
+            "route": plan.route,
             "backend": backend.name,
             "version": backend.version(),
             "file": file.name,
@@ -58,6 +64,7 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
         make,
         config={
             "target": target,
+            "route": plan.route,
             "backend": backend.name,
             "version": backend.version(),
             "profiles": as_json(plan.profiles),
@@ -67,6 +74,7 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
             "timed": timed,
         },
         inputs=[final],
+        tools=() if through_onnx else ("torch", routes.TORCH_TENSORRT),
         label=f"build {target}",
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot.records import Data, Graph, Ranges
+from aot.records import Data, Graph, Ranges, Record
 from aot.run import Run
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def calibrate(run: Run, graph: Graph, data: Data, plan: Plan) -> Ranges:
     """
     name = plan.recipe.calibrator
     if plan.precision == "fp32":
-        return run.stage(Ranges, "calibrate", _nothing, config={"values": "none"}, inputs=[graph])
+        return uncalibrated(run, graph)
     batches = len(data.facts["calibration"])
 
     def make(folder: Path) -> Mapping[str, Any]:
@@ -50,6 +50,11 @@ def calibrate(run: Run, graph: Graph, data: Data, plan: Plan) -> Ranges:
         tools=("onnxruntime", "numpy"),
         detail=f"{batches} batches",
     )
+
+
+def uncalibrated(run: Run, graph: Record) -> Ranges:
+    """The ranges of what needs none."""
+    return run.stage(Ranges, "calibrate", _nothing, config={"values": "none"}, inputs=[graph])
 
 
 def observe(

@@ -42,7 +42,7 @@ class Result:
 
 VERSIONS = (
     "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "polygraphy", "numpy",
-    "tensorrt", "tensorrt-cu12-bindings", "tensorrt-cu13-bindings", "tensorrt-rtx-cu13",
+    "torch-tensorrt", "tensorrt", "tensorrt-cu12-bindings", "tensorrt-cu13-bindings", "tensorrt-rtx-cu13",
 )  # fmt: skip
 
 
@@ -121,6 +121,7 @@ def summarize(
         )
     return {
         "precision": plan.precision,
+        "route": plan.route,
         "backend": plan.backend,
         "accepted": not reasons,
         "reasons": list(reasons),
@@ -209,7 +210,7 @@ def _contents(
         parts.append(EnginePart(engine=_part(engine, facts), report=_part(report)))
 
     history = _history(prepared, bool(parts))
-    io = describe_io(prepared.final.model, prepared.spec)
+    io = describe_io(prepared.final, prepared.spec)
     report_data = {
         "model": prepared.spec.name,
         **summary,

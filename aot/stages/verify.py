@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,12 @@ from aot.compare import compare, judge, worst
 from aot.config import Budget
 from aot.errors import DeclarationError, EngineError, ExportError
 from aot.progress import Progress
-from aot.records import Case, Engine, GraphRecord, References, Report
+from aot.records import Case, Engine, GraphRecord, Program, References, Report
 from aot.run import Run
 
 if TYPE_CHECKING:
     from aot.artifact import Prepared
+    from aot.declaration import ModelSpec
     from aot.plan import Plan
     from aot.source import Runner, Source
 
@@ -64,7 +66,8 @@ def verify_export(
 
 
 def verify_graph(run: Run, source: Source, final: GraphRecord, references: References, plan: Plan) -> Report:
-    """Run the final graph on onnxruntime over all reference cases, and the model's own metric where it has one.
+    """Run the final graph on onnxruntime (a program: on torch) over all reference cases, and the model's own metric
+    where it has one.
 
     facts: ran, accepted, reasons, notices, failures, the worst cosine, relative_l2, max_abs, max_rel and
     flips over cases and outputs, metric ({eager, graph, drop} or None), cases (one line each);
@@ -73,7 +76,7 @@ def verify_graph(run: Run, source: Source, final: GraphRecord, references: Refer
     spec = source.spec
 
     def make(folder: Path) -> Mapping[str, Any]:
-        with backend.get("onnxruntime").open(final.model, spec, plan.profiles) as session:
+        with _opened(final, spec, plan) as session:
             cases = _compare_cases(session, references, spec.padding, plan.budget, run.progress, "graph")
             metric = _score(source, session, run.progress, "graph") if spec.has_metric else None
         return _write(folder, cases, metric, plan.budget)
@@ -90,6 +93,14 @@ def verify_graph(run: Run, source: Source, final: GraphRecord, references: Refer
         inputs=[final, references, *([source.key] if spec.has_metric else [])],
         tools=TOOLS,
     )
+
+
+def _opened(final: GraphRecord, spec: ModelSpec, plan: Plan) -> AbstractContextManager[Runner]:
+    if isinstance(final, Program):
+        from aot.frontend.program import Running
+
+        return Running(final.model)
+    return backend.get("onnxruntime").open(final.model, spec, plan.profiles)
 
 
 def verify_engine(run: Run, engine: Engine, prepared: Prepared, plan: Plan, source: Source | None = None) -> Report:

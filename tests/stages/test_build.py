@@ -65,6 +65,7 @@ def test_several_targets_are_several_engines_with_their_facts(run: Run, project:
         assert engine.plan.name == f"{engine.target}.plan"
         assert engine.facts == {
             "target": engine.target,
+            "route": "onnx",
             "backend": "tensorrt_rtx",
             "version": toolchain.version("tensorrt-rtx-cu13"),
             "file": f"{engine.target}.plan",

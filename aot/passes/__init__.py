@@ -5,6 +5,7 @@ from __future__ import annotations
 from aot.graph import Pass
 from aot.passes.attention_scale import attention_scale
 from aot.passes.cleaning import drop_dead, drop_identities, fold_constants, share_subexpressions
+from aot.passes.dft_products import dft_products
 from aot.passes.einsum_letters import einsum_letters
 from aot.passes.erf_gelu import erf_gelu
 from aot.passes.finite_mask import finite_mask
@@ -28,6 +29,7 @@ PASSES: tuple[Pass, ...] = (
     merge_clips,
     erf_gelu,
     einsum_letters,
+    dft_products,
     # Shapes: chains that compute them fall away once nothing asks.
     transpose_through_views,
     static_reshape,

@@ -32,7 +32,7 @@ def einsum_letters(model: ir.Model, skip: Skip) -> int:
         if len(letters) > len(ascii_lowercase):
             skip(node, f"it has {len(letters)} different letters")
             continue
-        renamed = equation.translate(str.maketrans(dict(zip(letters, ascii_lowercase, strict=False))))
+        renamed = equation.translate(str.maketrans("".join(letters), ascii_lowercase[: len(letters)]))
         node.attributes["equation"] = ir.AttrString("equation", renamed)
         changed += 1
     return changed

@@ -113,13 +113,15 @@ def _row(worker: apart.Worker, case: Any) -> list[Any]:
 
 
 def _dims(case: Any) -> list[str]:
-    """The sizes of the dims that a test leaves open, and of those that are 0: those of its inputs, if they hold any."""
+    """What the test's inputs say: the sizes of the dims that it leaves open, and the range of its integers."""
     import numpy as np
 
     options = []
     for value, array in zip(case.model.graph.input, case.data_sets[0][0], strict=False):
         if not value.type.HasField("tensor_type"):
             continue
+        if np.size(array) and np.asarray(array).dtype.name in ("int32", "int64", "uint8") and np.min(array) >= 0:
+            options += ["--dim", f"{value.name}={np.min(array)}:{np.min(array)}:{np.max(array)}"]
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if not dim.HasField("dim_value"):
                 size = np.shape(array)[axis]

@@ -67,6 +67,8 @@ IMPORT = "import transformers"
 IDS = Input([batch, seq], "int64", low=3, high=VOCABULARY)
 MASK = Input([batch, seq], "int64")
 TEXT = {"input_ids": IDS, "attention_mask": MASK}
+# Some loop over the tokens in Python, or list them: one length, unrolled.
+FIXED = {"input_ids": Input([batch, 12], "int64", low=3, high=VOCABULARY)}
 IMAGE = {"pixel_values": Input([batch, 3, 64, 64])}
 ANY_IMAGE = {"pixel_values": Input([batch, 3, height, width])}
 WAVE = {"input_values": Input([batch, time])}
@@ -127,7 +129,7 @@ ENCODERS = (
     _encoder("Camembert"),
     _encoder("ModernBert", **TOKENS, cls_token_id=1, sep_token_id=2),
     _encoder("ConvBert", embedding_size=16, head_ratio=2, num_groups=1),
-    _only("Funnel", vocab_size=VOCABULARY, block_sizes=[1, 1], n_head=4, d_head=8, d_model=32, d_inner=64),
+    _only("Funnel", FIXED, vocab_size=VOCABULARY, block_sizes=[1, 1], n_head=4, d_head=8, d_model=32, d_inner=64),
     _member("FNet", {key: value for key, value in SMALL.items() if key != "num_attention_heads"}, {"input_ids": IDS}),
     _encoder("RoFormer", embedding_size=16),
     _encoder("MobileBert", embedding_size=16, intra_bottleneck_size=16, true_hidden_size=16),
@@ -186,11 +188,11 @@ DECODERS = (
     _only("Bloom", vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4, use_cache=False),
     _encoder("Falcon", use_cache=False),
     _only("Mpt", vocab_size=VOCABULARY, d_model=32, n_layers=2, n_heads=4, max_seq_len=64, use_cache=False),
-    _only("Mamba", {"input_ids": IDS}, vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, use_cache=False),
+    _only("Mamba", FIXED, vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, use_cache=False),
     _member(
         "Rwkv",
         {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32},
-        {"input_ids": IDS},
+        FIXED,
     ),
     _decoder("StableLm"),
     _decoder("Starcoder2"),

@@ -73,13 +73,16 @@ class OnnxFile(FileSource):
         import onnx
         import onnx_ir as ir
 
+        from aot import origins
         from aot.onnx_input import prepare
         from aot.stages.surgery import check_weights
 
         model = self._model()
         self._loaded = None  # rewritten in place
         check_weights(model)
+        before = origins.by_value(model)
         done = prepare(model, self.spec.inputs, str(self.path))
+        origins.inherit(model, before)
         ir.save(model, folder / MODEL, external_data=f"{MODEL}.data")
         try:
             onnx.checker.check_model(str(folder / MODEL))

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 
+from aot import origins
+from aot.config import Recipe
 from aot.errors import GraphError, UsageError
+from aot.precision import apply
+from aot.stages.surgery import rewrite
 from tests.sources.projects import Bench
 
 NORMED = """
@@ -127,3 +132,38 @@ def test_weights_listed_as_inputs_are_weights(bench: Bench, tmp_path: Path) -> N
     model.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [3, 3]))
     onnx.save(model, path)
     assert list(bench.open(path).spec.inputs) == ["x"]
+
+
+def test_every_node_of_a_file_knows_which_node_of_the_file_it_was(bench: Bench, tmp_path: Path) -> None:
+    """Through conversion from opset 11, surgery, and quantization."""
+    text = """
+        <ir_version: 6, opset_import: ["" : 11]>
+        old (float[batch, 16] x) => (float[batch, 32] y)
+        {
+            h = MatMul (x, w)
+            raised = Unsqueeze <axes = [1]> (h)
+            soft = Softmax <axis = 2> (raised)
+            back = Squeeze <axes = [1]> (soft)
+            total = ReduceSum <axes = [1], keepdims = 1> (back)
+            y = Div (back, total)
+        }
+    """
+    model = onnx.parser.parse_model(text)
+    weight = np.random.default_rng(0).normal(size=(16, 32)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    for node in model.graph.node:
+        node.name = f"the_{node.op_type}"
+    onnx.save(model, tmp_path / "old.onnx")
+    bench.open(tmp_path / "old.onnx", dims={"batch": (1, 2, 4)}).write_onnx(tmp_path)
+    (tmp_path / "after").mkdir()
+    rewrite(tmp_path / "model.onnx", tmp_path / "after", narrow=True)
+    graph = ir.load(tmp_path / "after" / "model.onnx")
+    apply(
+        graph, Recipe(precision="int8"), {str(v.name): 4.0 for n in graph.graph for v in (*n.inputs, *n.outputs) if v}
+    )
+    found = {node.name: origins.of(node) for node in graph.graph.all_nodes()}
+    assert [name for name, origin in found.items() if origin is None] == []
+    assert {origin.file for origin in found.values() if origin} == {"old.onnx"}
+    assert {origin.module for origin in found.values() if origin} <= {node.name for node in model.graph.node}
+    quantized = [origins.describe(node) for node in graph.graph if node.op_type == "QuantizeLinear"]
+    assert quantized == ["node 'the_MatMul' of old.onnx"]

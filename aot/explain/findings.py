@@ -62,6 +62,10 @@ class Target:
             return False
         return None if self.ops is None else not self.unsupported
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, with `ok`."""
+        return {**asdict(self), "unsupported": [one.to_json() for one in self.unsupported], "ok": self.ok}
+
 
 @dataclass(frozen=True)
 class Group:
@@ -153,7 +157,6 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with `accepted` and each target's `ok`."""
-        data = asdict(self)
-        data["targets"] = [{**asdict(target), "ok": target.ok} for target in self.targets]
-        first = {"model": self.model, "accepted": self.accepted}
-        return {**first, **{key: value for key, value in data.items() if key not in first}}
+        data = {"model": self.model, "accepted": self.accepted, **asdict(self)}
+        data["targets"] = [target.to_json() for target in self.targets]
+        return data

@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import torch
 
     from aot.arrays import Arrays
+    from aot.breaks import Break
+    from aot.errors import ExportError
 
 EXPORT_TOOLS = ("torch", "onnx", "onnx-ir", "onnxscript")
 KEPT = 4
@@ -155,6 +157,12 @@ class Declared(Source):
         from aot.frontend.eager import Eager
 
         return Eager(self._build(), self.spec)
+
+    def breaks(self, error: ExportError) -> Sequence[Break]:
+        """See Source.breaks: the module is exported once more, past what broke it."""
+        from aot.frontend.breaks import breaks
+
+        return breaks(self._build(), self.spec)
 
     def data_key(self) -> str:
         """Known from the record, or by running `calibration()` once."""

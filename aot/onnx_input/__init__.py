@@ -5,9 +5,11 @@
 | step | module |
 |---|---|
 | what no engine has | `refusals` |
+| inputs of one value as constants | `fixed` |
 | opset 7 and later up to 20 | `opsets`, `opset_rules` |
 | com.microsoft written out | `microsoft`, `microsoft_attention`, `microsoft_integers` |
 | integer arithmetic as float | `integers` |
+| ops that ONNX defines by others | `written_out` |
 | FP64 as FP32 | `doubles` |
 | fills of constant shape as constants | `fills` |
 | `If` decided by the Dims | `branches`, `ranges` |
@@ -54,7 +56,19 @@ def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str) -> Prepare
     from onnx_ir.passes import common
 
     from aot.graph import infer_shapes
-    from aot.onnx_input import branches, doubles, fills, integers, microsoft, opsets, ranges, refusals, squeezes
+    from aot.onnx_input import (
+        branches,
+        doubles,
+        fills,
+        fixed,
+        integers,
+        microsoft,
+        opsets,
+        ranges,
+        refusals,
+        squeezes,
+        written_out,
+    )
     from aot.passes.cleaning import fold_constants
 
     for value in model.graph.inputs:
@@ -63,6 +77,7 @@ def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str) -> Prepare
     refusals.refuse(model, where)
     outputs = {value.name: value.shape for value in model.graph.outputs}
     ranges.forget_shapes(model)
+    fixed.fix_values(model, inputs)
     infer_shapes(model)
     opset = opsets.upgrade(model, OPSET, where)
     infer_shapes(model)
@@ -75,6 +90,9 @@ def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str) -> Prepare
             "compared with the file, numbers differ by the rounding of its quantized activations: cosine 0.95 is asked "
             "for, whatever the precision"
         )
+    infer_shapes(model)
+    if written_out.write_out(model):
+        infer_shapes(model)
     notes += doubles.narrow_doubles(model)
     infer_shapes(model)
     fold_constants(model)

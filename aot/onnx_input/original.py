@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot.errors import GraphError
+from aot.errors import AotError, EngineError, GraphError
 
 if TYPE_CHECKING:
     from aot.arrays import Arrays
@@ -25,14 +25,14 @@ def original(path: Path, spec: ModelSpec) -> Runner:
         run: Runner = OnnxRuntime().open(path, spec, ())
     except GraphError as refusal:
         run = _evaluated(path, refusal)
-    return Original(run, _doubles(path))
+    return Original(run, _doubles(path), spec)
 
 
 class Original:
     """See `original`. It is called as a runner."""
 
-    def __init__(self, run: Runner, doubles: frozenset[str]) -> None:
-        self._run = run
+    def __init__(self, run: Runner, doubles: frozenset[str], spec: ModelSpec) -> None:
+        self._run, self._spec = run, spec
         self._doubles = doubles
 
     def __call__(self, inputs: Mapping[str, Any]) -> Arrays:
@@ -40,8 +40,23 @@ class Original:
         import numpy as np
 
         fed = {n: v.astype(np.float64) if n in self._doubles else v for n, v in inputs.items()}
-        made = self._run(fed)
+        try:
+            made = self._run(fed)
+        except EngineError as error:
+            raise self._unsuitable(error) from error
         return {n: v.astype(np.float32) if v.dtype == np.float64 else v for n, v in made.items()}
+
+    def _unsuitable(self, error: EngineError) -> AotError:
+        """The model does not run on inputs of the declared shapes; integers that no range is known of may be why."""
+        loose = [name for name, t in self._spec.inputs.items() if t.dtype.startswith(("int", "uint")) and t.low is None]
+        if not loose:
+            return error
+        names = ", ".join(f"'{name}'" for name in loose)
+        return GraphError(
+            f"the file does not run on generated inputs: {error.what}",
+            where=f"integers drawn from 0..1 for {names}",
+            fix="give the values that they can have: " + " ".join(f"--dim {name}=MIN:OPT:MAX" for name in loose),
+        )
 
 
 def _doubles(path: Path) -> frozenset[str]:

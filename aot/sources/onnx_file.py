@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot import content
+from aot.declaration import DTYPES
 from aot.errors import GraphError
 from aot.records import MODEL
 from aot.source import Runner
@@ -15,6 +16,10 @@ from aot.sources.file import FileSource, Tensor
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+
+# FP64 is narrowed to FP32 wherever it stands.
+_DTYPES = {"float": "float32", "double": "float32"}
 
 
 class OnnxFile(FileSource):
@@ -44,6 +49,14 @@ class OnnxFile(FileSource):
         """Raises GraphError for an input that is not a tensor or whose rank is unknown."""
         import onnx_ir as ir
 
+        for value in self._model().graph.outputs:
+            dtype = value.dtype.name.lower() if value.dtype is not None else "of none"
+            if not isinstance(value.type, ir.TensorType) or _DTYPES.get(dtype, dtype) not in DTYPES:
+                raise GraphError(
+                    f"output '{value.name}' is {dtype}, which no engine gives",
+                    where=str(self.path),
+                    fix="cut the model before it, or export it with outputs of one of: " + ", ".join(DTYPES),
+                )
         tensors = []
         names = _Names()
         for value in self._model().graph.inputs:
@@ -59,9 +72,8 @@ class OnnxFile(FileSource):
                 size if isinstance(size, int) and size > 0 else Found(names(size, name, axis), name, axis)
                 for axis, size in enumerate(value.shape)
             ]
-            # FP64 is narrowed to FP32 wherever it stands.
-            dtype = "float32" if value.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE) else value.dtype.name.lower()
-            tensors.append(Tensor(name, dtype, shape))
+            dtype = value.dtype.name.lower()
+            tensors.append(Tensor(name, _DTYPES.get(dtype, dtype), shape))
         return tensors
 
     def write_onnx(self, folder: Path) -> Mapping[str, Any]:

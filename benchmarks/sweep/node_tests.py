@@ -123,7 +123,7 @@ def _dims(case: Any) -> list[str]:
         if np.size(array) and np.asarray(array).dtype.name in ("int32", "int64", "uint8") and np.min(array) >= 0:
             options += ["--dim", f"{value.name}={np.min(array)}:{np.min(array)}:{np.max(array)}"]
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if not dim.HasField("dim_value"):
+            if dim.dim_value <= 0:
                 size = np.shape(array)[axis]
                 options += ["--dim", f"{dim.dim_param or f'{value.name}_{axis}'}={size}:{size}:{size}"]
     return options

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,10 +70,11 @@ def by_name(graph: GraphProto, name: str) -> NodeProto | None:
     return next((node for node in nodes(graph) if node.name == name), None)
 
 
-def first(found: Iterable[NodeProto]) -> str | None:
-    """The description of the first node, None where there is none."""
-    node = next(iter(found), None)
-    return None if node is None else describe(node)
+def blamed(graph: GraphProto, text: str) -> str | None:
+    """Where the nodes are that a vendor's message mentions, a region by its two ends; None where it names none."""
+    names = {node.name for node in mentioned(graph, text)}
+    found = [describe(node) for node in nodes(graph) if node.name in names]
+    return f"from {found[0]} to {found[-1]}" if len(found) > 1 else next(iter(found), None)
 
 
 def load(path: Path) -> ir.Model:

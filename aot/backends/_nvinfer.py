@@ -194,7 +194,7 @@ class Nvinfer(Backend):
 
     def _refused(self, job: Job, errors: list[str]) -> NoReturn:
         text = "\n".join(errors)
-        named = _graph.first(_graph.mentioned(_graph.load_structure(job.graph).graph, text))
+        named = _graph.blamed(_graph.load_structure(job.graph).graph, text)
         reason = last_lines(errors, 3) or "it gives no reason"
         raise EngineError(
             f"{self.title} {self.version()} could not build the engine for {job.target}: {reason}",

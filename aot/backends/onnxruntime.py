@@ -207,7 +207,7 @@ def _said(error: Exception) -> str:
 def refused(path: Path, error: Exception) -> NoReturn:
     """Raise GraphError for what onnxruntime said of a graph, at the node it names."""
     graph = _graph.load_structure(path).graph
-    where = _graph.first(_graph.mentioned(graph, str(error))) if path.is_file() else None
+    where = _graph.blamed(graph, str(error)) if path.is_file() else None
     raise GraphError(
         f"onnxruntime {BACKEND.version()} does not take the graph: {_said(error)}",
         where=where or str(path),

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -26,13 +28,16 @@ def grafted(node: torch.fx.Node, function: Callable[..., Any], args: Sequence[An
     leaves, tree = pytree.tree_flatten(tuple(args), is_leaf=lambda leaf: isinstance(leaf, torch.fx.Node))
     given = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
 
-    def call(*values: Any) -> Any:
-        left = iter(values)
-        return function(
-            *pytree.tree_unflatten([next(left) if isinstance(x, torch.fx.Node) else x for x in leaves], tree)
-        )
+    shape: list[pytree.TreeSpec] = []
 
-    with torch.no_grad(), warnings.catch_warnings():
+    def call(*values: Any) -> list[Any]:
+        left = iter(values)
+        filled = [next(left) if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves]
+        results, spec = pytree.tree_flatten(function(*pytree.tree_unflatten(filled, tree)))
+        shape.append(spec)
+        return results
+
+    with torch.no_grad(), warnings.catch_warnings(), _mode(node):
         warnings.simplefilter("ignore")
         traced = make_fx(call, tracing_mode="symbolic", pre_dispatch=True)(*(leaf.meta["val"] for leaf in given))
     traced.graph.eliminate_dead_code()
@@ -41,7 +46,15 @@ def grafted(node: torch.fx.Node, function: Callable[..., Any], args: Sequence[An
         for step in traced.graph.nodes:
             if step.op not in ("placeholder", "output"):
                 made[step] = _copied(step, node, made)
-    return pytree.tree_map_only(torch.fx.Node, lambda leaf: made[leaf], traced.graph.output_node().args[0])
+    results: Any = traced.graph.output_node().args[0]
+    found = [made[leaf] if isinstance(leaf, torch.fx.Node) else leaf for leaf in results]
+    return pytree.tree_unflatten(found, shape[-1])
+
+
+def _mode(node: torch.fx.Node) -> AbstractContextManager[Any]:
+    """The mode of the program's fake tensors, for a replacement that makes all of its own."""
+    fakes = (leaf for leaf in pytree.tree_leaves(node.meta.get("val")) if isinstance(leaf, FakeTensor))
+    return next((fake.fake_mode for fake in fakes), nullcontext())
 
 
 def _copied(step: torch.fx.Node, node: torch.fx.Node, made: dict[torch.fx.Node, torch.fx.Node]) -> torch.fx.Node:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from aot.frontend.bridge import REWRITES, graft, sizes
+from aot.frontend.bridge import REWRITES, graft, pairs, sizes
 
 
 class _Declined(Exception):
@@ -20,6 +20,8 @@ def rewritten(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
     Raises what a rewrite raises: NotImplementedError, with a sentence, for what it does not cover.
     """
     program = copied(program)
+    if pairs.touches(program):
+        program = pairs.paired(program)
     for module in _modules(program):
         for node in _due(module.graph):
             _rewrite(node)

@@ -38,8 +38,11 @@ def load(path: Path, plugins: Collection[str] = ()) -> ir.Model:
             if weight.const_value is not None and weight.const_value.dtype != ir.DataType.STRING:
                 weight.const_value.numpy()
         _tidy(model, plugins)
-    except (DecodeError, OSError, ValueError, TypeError, KeyError, ir.passes.PassError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    except (DecodeError, OSError, ValueError, TypeError, KeyError, ir.serde.SerdeError, ir.passes.PassError) as error:
+        said: BaseException = error
+        while isinstance(said, ir.serde.SerdeError) and said.__cause__ is not None:
+            said = said.__cause__
+        lines = [line.strip() for line in str(said).splitlines() if line.strip()]
         raise GraphError(
             f"not a whole ONNX model: {lines[0] if lines else type(error).__name__}",
             where=str(path),

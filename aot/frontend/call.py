@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from aot.declaration import Dim, ModelSpec
+from aot.declaration import ModelSpec
 from aot.errors import ExportError
 from aot.frontend import state
 from aot.structure import Tree, grown, leaves
@@ -121,27 +121,6 @@ def flat(module: torch.nn.Module, spec: ModelSpec) -> torch.nn.Module:
     same: torch.nn.Module = made.__new__(made)
     same.__dict__.update({name: value for name, value in vars(module).items() if name != "forward"})
     return same
-
-
-def kwargs(module: torch.nn.Module, spec: ModelSpec, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What to capture a module that `flat` made with: the tensors by name, in the order of its forward."""
-    return {name: given[name] for name in _in_order(module, spec)}
-
-
-def shapes(module: torch.nn.Module, spec: ModelSpec, dims: Mapping[str, Any]) -> dict[str, dict[int, Any]]:
-    """The `dynamic_shapes` for `kwargs`; `dims` are torch's for those Dims that have more than one size."""
-    return {
-        name: {
-            axis: dims[d.name]
-            for axis, d in enumerate(spec.inputs[name].shape)
-            if isinstance(d, Dim) and d.name in dims
-        }
-        for name in _in_order(module, spec)
-    }
-
-
-def _in_order(module: torch.nn.Module, spec: ModelSpec) -> list[str]:
-    return [name for name in inspect.signature(module.forward).parameters if name in spec.inputs]
 
 
 def tensor_inputs(program: torch.export.ExportedProgram) -> list[str]:

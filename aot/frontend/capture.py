@@ -9,7 +9,8 @@ import torch
 
 from aot.declaration import Dim, ModelSpec
 from aot.errors import ExportError
-from aot.frontend import constraints, randomness
+from aot.frontend import constraints, lines, randomness
+from aot.frontend.failures import GPU, at_line
 from aot.frontend.tracing import captured
 
 __all__ = ["captured", "check_program", "check_weights", "refuse_fixed"]
@@ -38,8 +39,12 @@ def check_program(program: torch.export.ExportedProgram, spec: ModelSpec) -> Non
         raise ExportError(
             f"forward changes '{name}' in place, and an engine keeps no state between calls",
             where=constraints.line_of(node) or f"model '{spec.name}'",
-            fix="pass the state in as an input and return it as an output",
+            fix=f'add states=["{name}"] to @aot.model, or leave that line out where no later call needs it; '
+            "for a saved program, take the state as an input and return it",
         )
+    moved = next((node for node in program.graph.nodes if _on_gpu(node)), None)
+    if moved is not None:
+        raise ExportError.of(at_line(*GPU, lines.of_node(moved)), f"model '{spec.name}'")
     drawn = randomness.drawn(program)
     if drawn:
         raise ExportError(drawn[0].what, where=drawn[0].where or f"model '{spec.name}'", fix=drawn[0].fix, breaks=drawn)
@@ -73,6 +78,12 @@ def _changed_state(program: torch.export.ExportedProgram) -> tuple[str, torch.fx
             if isinstance(base, torch.fx.Node) and base.name in states:
                 return states[base.name], node
     return None
+
+
+def _on_gpu(node: torch.fx.Node) -> bool:
+    """Whether the node puts its result on a GPU."""
+    device = node.kwargs.get("device")
+    return isinstance(device, torch.device) and device.type not in ("cpu", "meta")
 
 
 def _is_view(node: torch.fx.Node) -> bool:

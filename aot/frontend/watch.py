@@ -22,8 +22,9 @@ from torch.utils import _pytree as pytree
 from aot import batches
 from aot.declaration import ModelSpec
 from aot.errors import ExportError
-from aot.frontend import lines
 from aot.frontend.eager import Eager
+from aot.frontend.failures import at_line
+from aot.frontend.lines import Line, of_frame
 from aot.frontend.quiet import silenced
 from aot.frontend.state import advice
 
@@ -184,10 +185,10 @@ def refuse_state(module: torch.nn.Module, spec: ModelSpec) -> None:
         snapshot.restore()
     places = [f"'{change.path}'" + (f" at {at}" if (at := watch.lines.get(change.path)) else "") for change in causes]
     raise ExportError(
-        f"forward keeps state between calls in {_listed([c.path for c in causes])}, and an engine keeps none: "
-        "the same inputs give another answer after another call",
+        _said([change.path for change in causes]),
         where="; ".join(places),
         fix=_advice(causes),
+        breaks=[at_line("state", _said([c.path]), _advice([c]), watch.lines.get(c.path)) for c in causes],
     )
 
 
@@ -200,8 +201,13 @@ def _louder(spec: ModelSpec, sizes: Mapping[str, int]) -> Arrays:
     return made
 
 
-def _listed(names: list[str]) -> str:
-    return " and ".join(filter(None, (", ".join(f"'{n}'" for n in names[:-1]), f"'{names[-1]}'")))
+def _said(paths: list[str]) -> str:
+    *others, last = (f"'{path}'" for path in paths)
+    listed = f"{', '.join(others)} and {last}" if others else last
+    return (
+        f"forward keeps state between calls in {listed}, and an engine keeps none: "
+        "the same inputs give another answer after another call"
+    )
 
 
 def _advice(causes: list[Change]) -> str:
@@ -242,7 +248,7 @@ class _Watch(TorchFunctionMode):
 
     def __init__(self, module: torch.nn.Module, paths: set[str]) -> None:
         super().__init__()
-        self.lines: dict[str, str] = {}
+        self.lines: dict[str, Line] = {}
         self._names: dict[tuple[int, str], str] = {}
         self._tensors: list[tuple[str, torch.Tensor, int]] = []
         for at, part in module.named_modules():
@@ -278,6 +284,6 @@ class _Watch(TorchFunctionMode):
         return result
 
     def _note(self, path: str) -> None:
-        at, _ = lines.of_frame(sys._getframe(2))
+        at, _ = of_frame(sys._getframe(2))
         if at is not None:
-            self.lines.setdefault(path, str(at))
+            self.lines.setdefault(path, at)

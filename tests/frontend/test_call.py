@@ -54,7 +54,8 @@ class Modulated(nn.Module):
         self.line = nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor, cond: dict[str, torch.Tensor]) -> torch.Tensor:
-        return self.line(x) * cond["gain"] + cond["shift"]
+        y: torch.Tensor = self.line(x) * cond["gain"] + cond["shift"]
+        return y
 
 
 def test_a_dict_as_the_last_parameter(tmp_path: Path) -> None:
@@ -208,7 +209,8 @@ class Tied(nn.Module):
         self.head.weight = self.embed.weight
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.head(torch.relu(self.embed(ids)))
+        y: torch.Tensor = self.head(torch.relu(self.embed(ids)))
+        return y
 
 
 def test_tied_weights_are_stored_once(tmp_path: Path) -> None:

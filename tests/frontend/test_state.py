@@ -70,7 +70,8 @@ class Stream(nn.Module):
         self.memory = self.Memory()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.memory(x) * 2
+        y: torch.Tensor = self.memory(x) * 2
+        return y
 
 
 class Average(nn.Module):
@@ -121,7 +122,8 @@ class Harmless(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls, self.shape = 0, (0,)
+        self.calls = 0
+        self.shape: tuple[int, ...] = ()
         self.table: torch.Tensor | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -161,6 +163,13 @@ class TestRefused:
         assert "in 'memory.h' and 'memory.c'" in said
         assert 'states=["memory.h", "memory.c"]' in said
         assert said.count("self.h, self.c = self.cell(x") == 2
+
+    def test_each_is_a_break_of_its_own(self) -> None:
+        with pytest.raises(ExportError) as caught:
+            refuse_state(Stream(), spec())
+        assert [(one.kind, one.file, one.code) for one in caught.value.breaks] == [
+            ("state", __file__, "self.h, self.c = self.cell(x, (self.h, self.c))")
+        ] * 2
 
     def test_a_number(self) -> None:
         said = refusal(Counting())

@@ -167,3 +167,79 @@ def test_every_node_of_a_file_knows_which_node_of_the_file_it_was(bench: Bench, 
     assert {origin.module for origin in found.values() if origin} <= {node.name for node in model.graph.node}
     quantized = [origins.describe(node) for node in graph.graph if node.op_type == "QuantizeLinear"]
     assert quantized == ["node 'the_MatMul' of old.onnx"]
+
+
+def interface(path: Path, **inputs: tuple[int, list[object]]) -> Path:
+    """A file whose inputs are these (element type, shape), and whose output is the sum of the first with itself."""
+    first = next(iter(inputs))
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Add", [first, first], ["y"])],
+        "net",
+        [onnx.helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()],
+        [onnx.helper.make_tensor_value_info("y", next(iter(inputs.values()))[0], None)],
+    )
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+FLOAT, DOUBLE, INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.INT64
+
+
+def test_every_way_of_not_saying_a_size_gets_a_name_of_its_own(bench: Bench, tmp_path: Path) -> None:
+    """`?`, nothing, -1, 0, and symbols that become one identifier."""
+    shape: list[object] = ["?", None, -1, 0, "a b", "a.b", "unk__3"]
+    path = interface(tmp_path / "net.onnx", x=(FLOAT, shape), z=(FLOAT, ["?", "a.b"]))
+    with pytest.raises(UsageError) as caught:
+        bench.open(path)
+    names = ["x_0", "x_1", "x_2", "x_3", "a_b", "a_b_2", "x_6", "z_0"]
+    assert str(caught.value.fix) == "add " + " ".join(f"--dim {name}=1:8:64" for name in names)
+    source = bench.open(path, dims={name: (1, 2, 3) for name in names})
+    assert source.spec.inputs["z"].shape[1] is source.spec.inputs["x"].shape[5]
+
+
+def test_the_values_of_an_integer_input(bench: Bench, tmp_path: Path) -> None:
+    path = interface(tmp_path / "net.onnx", x=(FLOAT, [2]), rate=(INT64, []), ids=(INT64, ["n"]))
+    source = bench.open(path, dims={"rate": (16000, 16000, 16000), "ids": (0, 4, 9), "n": (1, 2, 3)})
+    rate, ids = source.spec.inputs["rate"], source.spec.inputs["ids"]
+    assert (rate.low, rate.high, ids.low, ids.high) == (16000, 16001, 0, 10)
+
+
+def test_an_input_of_unknown_rank(bench: Bench, tmp_path: Path) -> None:
+    path = interface(tmp_path / "net.onnx", x=(FLOAT, [2]))
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    onnx.save(model, path)
+    with pytest.raises(GraphError, match="input 'x' is not a tensor of known rank"):
+        bench.open(path)
+
+
+def test_doubles_go_in_and_out_as_floats(bench: Bench, tmp_path: Path) -> None:
+    source = bench.open(interface(tmp_path / "net.onnx", x=(DOUBLE, [3])))
+    assert source.spec.inputs["x"].dtype == "float32"
+    facts = source.write_onnx(tmp_path)
+    assert "FP64 is narrowed to FP32" in facts["warnings"][0]
+    x = np.array([0.1, 2, -3], np.float32)
+    (got,) = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, {"x": x})
+    want = source.eager()({"x": x})["y"]
+    assert got.dtype == want.dtype == np.float32
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_outputs_that_no_engine_gives(bench: Bench, tmp_path: Path) -> None:
+    path = interface(tmp_path / "net.onnx", x=(FLOAT, [3]))
+    model = onnx.load(path)
+    model.graph.node.append(onnx.helper.make_node("Cast", ["y"], ["z"], to=onnx.TensorProto.UINT16))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.UINT16, [3]))
+    onnx.save(model, path)
+    with pytest.raises(GraphError, match="output 'z' is uint16, which no engine gives"):
+        bench.open(path)
+
+
+def test_what_onnxruntime_does_not_run_is_evaluated(bench: Bench, tmp_path: Path) -> None:
+    """Acosh of FP16 has no kernel on the CPU; onnx's own evaluator knows it."""
+    path = interface(tmp_path / "net.onnx", x=(onnx.TensorProto.FLOAT16, [3]))
+    model = onnx.load(path)
+    model.graph.node[0].CopyFrom(onnx.helper.make_node("Acosh", ["x"], ["y"]))
+    onnx.save(model, path)
+    x = np.array([1, 2, 3], np.float16)
+    np.testing.assert_allclose(bench.open(path).eager()({"x": x})["y"], np.arccosh(x), rtol=1e-2, atol=1e-3)

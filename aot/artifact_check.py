@@ -28,12 +28,14 @@ class _Io(_Inner):
 
 class _Spec(_Inner):
     name: str
-    dims: dict[str, Annotated[list[int], Field(min_length=3, max_length=3)]]
+    dims: dict[str, Annotated[list[int], Field(min_length=3, max_length=4)]]
     inputs: dict[str, dict[str, Any]]
     outputs: list[str]
     padding: str | None
     has_calibration: bool
     has_metric: bool
+    structure: dict[str, dict[str, Any]] = {}
+    states: dict[str, dict[str, str]] = {}
 
 
 class _Plan(_Inner):

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from aot.structure import shown
 from aot.text import number, size_of, table
 
 
@@ -44,6 +45,8 @@ def command(artifact: str, nodes: bool, as_json: bool) -> int:
         ],
         "bytes": sum(file.bytes for file in manifest.files.values()),
         "keys": {name: record.key for name, record in manifest.records},
+        "structure": manifest.spec.get("structure", {}),
+        "states": {name: state["output"] for name, state in manifest.spec.get("states", {}).items()},
     }
     decisions = graph.get("decisions", [])
     if nodes or as_json:
@@ -64,6 +67,10 @@ def describe(data: dict[str, Any], decisions: list[dict[str, Any]], nodes: bool)
         for value in data["io"][side]
     ]
     lines += ["", table(values), ""]
+    if data["structure"]:
+        taken = ", ".join(f"{name}={shown(tree)}" for name, tree in data["structure"].items())
+        lines.append(f"  forward takes {taken}")
+    lines += [f"  {name} is {output} of the call before" for name, output in data["states"].items()]
     for index, profile in enumerate(data["profiles"]):
         ranges = (f"{name}={low}..{opt}..{high}" for name, (low, opt, high) in profile.items())
         lines.append(f"  profile {index}: {', '.join(ranges) or 'fixed sizes'}")

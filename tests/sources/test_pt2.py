@@ -68,6 +68,38 @@ def test_it_exports_and_matches_itself(bench: Bench, tmp_path: Path) -> None:
         np.testing.assert_allclose(got, want[name], rtol=1e-5)
 
 
+class Mixed(nn.Module):
+    """Constants among the inputs, and inputs by keyword."""
+
+    def forward(
+        self, x: torch.Tensor, cond: dict[str, Any], mask: None = None, n: int = 2, *, bias: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * n + cond["gain"] + bias, x
+
+
+def test_constants_and_keywords_among_the_inputs(bench: Bench, tmp_path: Path) -> None:
+    batch = torch.export.Dim("batch", min=1, max=8)
+    cond = {"gain": torch.rand(3), "more": None}
+    program = torch.export.export(
+        Mixed(),
+        (torch.randn(2, 3), cond, None, 3),
+        {"bias": torch.ones(3)},
+        dynamic_shapes={
+            "x": {0: batch}, "cond": {"gain": None, "more": None}, "mask": None, "n": None, "bias": None,
+        },
+    )  # fmt: skip
+    torch.export.save(program, tmp_path / "mixed.pt2")
+    source = bench.open(tmp_path / "mixed.pt2")
+    assert list(source.spec.inputs) == ["x", "cond_gain", "bias"]
+    facts = source.write_onnx(tmp_path)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    case = {"x": np.ones((5, 3), np.float32), "cond_gain": np.full(3, 2, np.float32), "bias": np.ones(3, np.float32)}
+    want = source.eager()(case)
+    np.testing.assert_array_equal(want[facts["outputs"][0]], np.full((5, 3), 6))
+    for name, got in zip(facts["outputs"], session.run(None, case), strict=True):
+        np.testing.assert_allclose(got, want[name], rtol=1e-6)
+
+
 def test_an_unchanged_file_is_not_loaded(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(tmp_path / "net.pt2", 8)
     key = bench.open(path).key

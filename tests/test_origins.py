@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -263,3 +264,32 @@ def test_files_are_named_alike_on_every_machine(tmp_path: Path) -> None:
         "/gone/model.py": "model.py",
     }
     assert {file: written.portable(file, tmp_path / "project") for file in found} == found
+
+
+NET = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+    def forward(self, x):
+        return torch.relu(self.layer(x)) + x.mean(1, keepdim=True)
+"""
+
+
+def test_the_same_model_in_another_folder_exports_to_the_same_bytes(tmp_path: Path) -> None:
+    made = []
+    for name in ("here", "elsewhere/deeper"):
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        (folder / "net.py").write_text(NET)
+        spec = importlib.util.spec_from_file_location("net", folder / "net.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        torch.manual_seed(0)
+        write_module(module.Net().eval(), ModelSpec("net", {"x": Input([BATCH, 4])}), folder, folder)
+        made.append((folder / "model.onnx").read_bytes())
+    assert b"net.py:8 in forward" in made[0]
+    assert made[0] == made[1]

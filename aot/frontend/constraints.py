@@ -23,7 +23,7 @@ def line_of(node: Any) -> str | None:
 def untranslated(error: BaseException, nodes: Iterable[Any]) -> ExportError:
     """The ExportError for an op among `nodes` that torch.onnx cannot translate."""
     text = f"{error}\n{error.__cause__ or ''}"
-    op = re.search(r"No ONNX function found for <OpOverload\(op='([^']+)'", text)
+    op = re.search(r"No ONNX function found for (?:<OpOverload\(op=')?([\w.]+)", text)
     failed = re.search(r"Error when translating node %(\w+)", text)
     names = {node.name: node for node in nodes}
     at = lines.of_node(names[failed[1]]) if failed and failed[1] in names else None

@@ -17,6 +17,7 @@ from aot import origins
 from aot.declaration import ModelSpec
 from aot.errors import ExportError
 from aot.frontend import call, capture, names
+from aot.frontend.bridge import recurrent
 from aot.frontend.eager import named_leaves
 from aot.frontend.translate import translated
 from aot.frontend.watch import refuse_state
@@ -34,7 +35,7 @@ def write_module(
     call.check(module, spec)
     capture.check_weights(module)
     refuse_state(module, spec)
-    return write_program(capture.captured(call.flat(module, spec), spec), spec, folder, type(module).__name__, project)
+    return write_program(capture.captured(module, spec), spec, folder, type(module).__name__, project)
 
 
 def write_program(
@@ -48,6 +49,7 @@ def write_program(
     capture.check_program(program, spec)
     outputs = _outputs(program, spec, owner)
     model = translated(program, project)
+    recurrent.settle(model)
     graph = model.graph
     for value, name in zip(graph.inputs, call.tensor_inputs(program), strict=True):
         value.name = name  # torch.onnx calls an input otherwise that is an output as well

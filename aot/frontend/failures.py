@@ -39,6 +39,11 @@ NUMBER = (
 )
 
 
+GPU = (
+    "device",
+    "the model moves a tensor to a GPU in forward",
+    "leave tensors where they are, and make new ones with device=x.device; an engine runs on its GPU anyway",
+)
 SCALE = (
     "scale from a size",
     "the factor of a resize is computed from a size of the input",
@@ -62,6 +67,11 @@ def at_line(kind: str, what: str, fix: str | None, at: lines.Line | None) -> Bre
     return Break(kind, what, at.file, at.line, at.function, at.code, fix)
 
 
+def decides(code: str) -> bool:
+    """Whether code asks for the value of something."""
+    return code.startswith(("if ", "elif ", "while ", "assert ")) or on_values(code) == NUMBER
+
+
 def on_values(code: str) -> tuple[str, str, str]:
     """(kind, what, fix) for code that decides by the value of a tensor."""
     if code.startswith("while "):
@@ -71,6 +81,17 @@ def on_values(code: str) -> tuple[str, str, str]:
     if re.search(r"\.item\(|\bint\(|\bfloat\(|\bbool\(|\.tolist\(|\brange\(|\[.*:.*\]", code):
         return NUMBER
     return BRANCH
+
+
+def fakeless(op: str) -> tuple[str, str, str]:
+    """(kind, what, fix) for a custom op that torch cannot run on shapes alone; `op` as `ns::name` or `ns.name`."""
+    name = "::".join(re.split(r"::|\.", op)[:2])
+    return (
+        "op without fake",
+        f"the custom op {name} does not say what its output looks like",
+        f'register it: @torch.library.register_fake("{name}") on a function that returns torch.empty of the '
+        "output's shape and dtype; for an engine it needs a plugin as well",
+    )
 
 
 def _sorted(
@@ -83,15 +104,9 @@ def _sorted(
         return on_values(code)
     if name == "TraceError" and ("interpolate" in code or "scale_factor" in code):
         return SCALE
-    fakeless = _FAKELESS.search(text)
-    if fakeless:
-        op = (fakeless[1] or fakeless[2]).replace(".", "::")
-        return (
-            "op without fake",
-            f"the custom op {op} does not say what its output looks like",
-            f'register it: @torch.library.register_fake("{op}") on a function that returns torch.empty of the '
-            "output's shape and dtype; for an engine it needs a plugin as well",
-        )
+    unregistered = _FAKELESS.search(text)
+    if unregistered:
+        return fakeless(unregistered[1] or unregistered[2])
     for marks, kind, what, fix in _KINDS:
         if any(mark in text or mark in code for mark in marks):
             return kind, what, fix
@@ -139,12 +154,7 @@ _KINDS = (
         "the model holds quantized tensors, which torch.export cannot capture",
         "export the float model: aot quantizes it itself, with --precision",
     ),
-    (
-        (".cuda(", "Found no NVIDIA driver", "Torch not compiled with CUDA"),
-        "device",
-        "the model moves a tensor to a GPU in forward",
-        "leave tensors where they are: create new ones with device=x.device; an engine runs on its GPU anyway",
-    ),
+    ((".cuda(", "Found no NVIDIA driver", "Torch not compiled with CUDA"), *GPU),
     (
         ("is not on the expected device", "found two different devices", "Unhandled FakeTensor Device Propagation"),
         "device",

@@ -63,8 +63,11 @@ class Guard:
 
     @property
     def harmless(self) -> bool:
-        """Whether it only excludes a coincidence that torch looks for, to lay out memory: `a != b` inside torch."""
-        return not self.own and isinstance(self.condition, sympy.Ne)
+        """Whether it only excludes what torch treats apart to lay out memory: `a != b` or `a >= 2` inside torch."""
+        if self.own or not isinstance(self.condition, sympy.Rel):
+            return False
+        least = self.condition.reversed if self.condition.lhs.is_number else self.condition
+        return isinstance(least, sympy.Ne) or least in (sympy.Ge(least.lhs, 2), sympy.Gt(least.lhs, 1))
 
     def missed(self) -> dict[str, int] | None:
         """Sizes in the declared ranges at which it is false; None where it holds throughout, as far as tried."""

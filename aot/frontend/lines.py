@@ -46,12 +46,12 @@ class Line(NamedTuple):
 def of_error(error: BaseException) -> Line | None:
     """The innermost line of the model that an exception passed through."""
     frames = traceback.extract_tb(error.__traceback__)
-    return _innermost(Line(frame.filename, frame.lineno or 0, frame.name) for frame in frames)
+    return innermost(Line(frame.filename, frame.lineno or 0, frame.name) for frame in frames)
 
 
 def of_text(text: str) -> Line | None:
     """The innermost line of the model in a stack trace that is text."""
-    return _innermost(Line(file, int(number), name) for file, number, name in _IN_STACK_TRACE.findall(text))
+    return innermost(Line(file, int(number), name) for file, number, name in _IN_STACK_TRACE.findall(text))
 
 
 def of_node(node: Any) -> Line | None:
@@ -72,7 +72,8 @@ def of_frame(frame: FrameType | None) -> tuple[Line | None, bool]:
     return None, False
 
 
-def _innermost(lines: Iterable[Line]) -> Line | None:
+def innermost(lines: Iterable[Line]) -> Line | None:
+    """The last of these lines, outermost first, that is the model's."""
     return next((line for line in reversed(list(lines)) if _is_model(line.file)), None)
 
 

@@ -30,6 +30,9 @@ def name_dims(graph: ir.Graph, spec: ModelSpec, refuse: Refuse) -> None:
                 refuse(str(value.name), axis, dim, found)
             elif found.value is not None:
                 names[str(found.value)] = dim.name
+                step = re.fullmatch(rf"{dim.multiple_of}\*(\w+)", str(found.value))
+                if step:  # a Dim in steps is traced as a multiple of another size, which other axes may have
+                    names[step[1]] = f"({dim.name}//{dim.multiple_of})"
     if not names:
         return
     pattern = re.compile(r"\b(" + "|".join(sorted(map(re.escape, names), key=len, reverse=True)) + r")\b")

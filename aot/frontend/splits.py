@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import sympy
 
@@ -53,38 +55,50 @@ def _split(guard: Guard, all_of_dim: Sequence[Guard], spec: ModelSpec) -> Break:
     (dim,) = guard.dims
     stretches = _stretches(all_of_dim, dim)
     works = [(first, last) for first, last, good in stretches if good]
-    sizes = _ranges(works)
-    if len(works) == 1 and works[0][0] == works[0][1]:
-        only = works[0][0]
-        if guard.line and guard.line.code.startswith("for "):
-            return _made(
-                "loop over a Dim",
-                f"the loop runs once for each of the {dim.name}, and is written out for one number of them",
-                guard,
-                spec,
-                f"compute with the whole tensor at once, or declare the axis as {only}",
-            )
-        other = [(first, last) for first, last, good in stretches if not good]
-        return _made(
-            "size fixed",
-            f"Dim '{dim.name}' ({dim}) came out fixed at {only}: the code works for that size only",
-            guard,
-            spec,
-            f"make the code independent of the size, or declare the axis as {only}"
-            + (f"; for {_ranges(other)} it takes another way" if guard.own else ""),
-        )
+    others = [(first, last) for first, last, good in stretches if not good]
     if not works:
         return _made(
             "size split", f"no size of Dim '{dim.name}' ({dim}) keeps all that the code asks", guard, spec, None
         )
-    offers = [_offer(dim, first, last) for first, last, _ in sorted(stretches, key=lambda one: not one[2])]
+    if not guard.own and len(works) == 1 and works[0][0] == works[0][1]:
+        return _fixed(guard, dim, works[0][0], spec)
+    said = str(guard)
+    if _count(others) > _count(works):  # which way the example went says nothing: name the way of most sizes
+        works, others = others, works
+        said = str(replace(guard, condition=sympy.Not(guard.condition)))
+    offers = [_offer(dim, first, last) for first, last in (*works, *others)]
+    least = re.search(r"\b(min|max)\(", guard.line.code) if guard.line else None
     return _made(
         "size split",
-        f"the code does not treat all sizes of Dim '{dim.name}' ({dim}) alike: {guard} holds for {sizes} only",
+        f"the code does not treat all sizes of Dim '{dim.name}' ({dim}) alike: {said} holds for {_ranges(works)} only",
         guard,
         spec,
-        f"declare {dim.name} = {offers[0]}" + "".join(f", or {offer}" for offer in offers[1:4]),
+        f"declare {dim.name} = {offers[0]}"
+        + "".join(f", or {offer}" for offer in offers[1:4])
+        + (f"; or keep all sizes with torch.sym_{least[1]} in place of {least[1]}" if least else ""),
     )
+
+
+def _fixed(guard: Guard, dim: Dim, only: int, spec: ModelSpec) -> Break:
+    if guard.line and guard.line.code.startswith("for "):
+        return _made(
+            "loop over a Dim",
+            f"the loop runs once for each of the {dim.name}, and is written out for one number of them",
+            guard,
+            spec,
+            f"compute with the whole tensor at once, or declare the axis as {only}",
+        )
+    return _made(
+        "size fixed",
+        f"Dim '{dim.name}' ({dim}) came out fixed at {only}: the code works for that size only",
+        guard,
+        spec,
+        f"make the code independent of the size, or declare the axis as {only}",
+    )
+
+
+def _count(ranges: Sequence[tuple[int, int]]) -> int:
+    return sum(last - first + 1 for first, last in ranges)
 
 
 def _steps(guard: Guard, steps: dict[str, int], spec: ModelSpec) -> Break:
@@ -188,7 +202,8 @@ def places(spec: ModelSpec, dims: Sequence[Dim]) -> str:
 
 def _made(kind: str, what: str, guard: Guard, spec: ModelSpec, fix: str | None) -> Break:
     at = guard.line
-    asked = f" ({places(spec, guard.dims)})" if str(guard) in what else f" ({guard}; {places(spec, guard.dims)})"
+    asked = places(spec, guard.dims)
+    asked = f" ({asked})" if kind == "size split" else f" ({guard}; {asked})"
     if at is None:
         return Break(kind, what + asked, fix=fix)
     return Break(kind, what + asked, at.file, at.line, at.function, at.code, fix)

@@ -16,7 +16,7 @@ from aot.batches import generated
 from aot.breaks import Break
 from aot.declaration import Dim, ModelSpec
 from aot.errors import ExportError
-from aot.frontend import failures, guards, splits
+from aot.frontend import call, failures, guards, splits
 from aot.frontend.bridge import recurrent
 from aot.frontend.bridge.substitutes import Substitutes
 from aot.frontend.eager import dtype_advice, tensor
@@ -42,6 +42,7 @@ def captured(module: torch.nn.Module, spec: ModelSpec) -> torch.export.ExportedP
     An example decides which way a branch goes, so where one fails others are tried. The first reason is
     reported, but one about sizes before one that only says that the model fails at a size.
     """
+    module = call.flat(module, spec)
     failed: list[Attempt] = []
     for sizes in examples(module, spec):
         made = attempt(module, spec, sizes)
@@ -83,22 +84,14 @@ def _traced(
     module: torch.nn.Module, spec: ModelSpec, sizes: Mapping[str, int], *, defer: bool
 ) -> tuple[torch.export.ExportedProgram | None, Exception | None, list[guards.Guard]]:
     """(program, exception, guards) of one trace. `defer`: conditions on sizes become assertions in the program."""
-    given = generated(spec, sizes, seed=0)
-    order = [name for name in inspect.signature(module.forward).parameters if name in given]
-    names = [*order, *(name for name in given if name not in order)]
-    dims = _dims(spec)
-    axes = {name: enumerate(spec.inputs[name].shape) for name in names}
-    shapes = {
-        name: {axis: dims[dim.name] for axis, dim in axes[name] if isinstance(dim, Dim) and dim.name in dims}
-        for name in names
-    }
+    given, shapes = arguments(module, spec, sizes)
     heard = guards.Listener()
     try:
         with listening(heard, heard.LOGGER), torch.no_grad(), recurrent.kept_whole(), Substitutes():
             made = torch.export.export(
                 module,
                 (),
-                {name: tensor(given[name]) for name in names},
+                given,
                 dynamic_shapes=shapes,
                 strict=False,
                 prefer_deferred_runtime_asserts_over_guards=defer,
@@ -106,6 +99,22 @@ def _traced(
         return made, None, guards.found(guards.env_of_program(made), heard.asked, spec)
     except Exception as error:  # noqa: BLE001  torch.export raises as many types as the model's code can
         return None, error, guards.found(guards.env_of_error(error), heard.asked, spec)
+
+
+def arguments(
+    module: torch.nn.Module, spec: ModelSpec, sizes: Mapping[str, int]
+) -> tuple[dict[str, torch.Tensor], dict[str, dict[int, Any]]]:
+    """(inputs to trace with, their dynamic shapes), by name, in the order of forward's parameters."""
+    made = generated(spec, sizes, seed=0)
+    order = [name for name in inspect.signature(module.forward).parameters if name in made]
+    names = [*order, *(name for name in made if name not in order)]
+    dims = _dims(spec)
+    axes = {name: enumerate(spec.inputs[name].shape) for name in names}
+    shapes = {
+        name: {axis: dims[dim.name] for axis, dim in axes[name] if isinstance(dim, Dim) and dim.name in dims}
+        for name in names
+    }
+    return {name: tensor(made[name]) for name in names}, shapes
 
 
 def _dims(spec: ModelSpec) -> dict[str, Any]:

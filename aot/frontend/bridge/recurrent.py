@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnxscript import opset20
 from torch import Tensor
 
@@ -197,7 +198,8 @@ TRANSLATION = {torch.ops.aot.recurrent.default: translated}
 
 def settle(model: ir.Model) -> None:
     """Compute the weights of recurrent layers, which the translation has left as operations on torch's."""
-    for node in [one for one in model.graph if one.op_type in {"LSTM", "GRU", "RNN"}]:
+    found = [one for one in model.graph.all_nodes() if one.op_type in {"LSTM", "GRU", "RNN"}]
+    for node in found:
         for place in (1, 2, 3):
             value = node.inputs[place]
             if value is None or value.const_value is not None:
@@ -208,10 +210,12 @@ def settle(model: ir.Model) -> None:
                 made.shape, made.type = ir.Shape(held.shape), value.type
                 model.graph.register_initializer(made)
                 node.replace_input_with(place, made)
+    if found:
+        RemoveUnusedNodesPass()(model)
 
 
-def _computed(value: ir.Value) -> np.ndarray[Any, Any] | None:
-    """A value that depends on weights only; None where it depends on more."""
+def _computed(value: ir.Value) -> Any:
+    """A value that depends on weights only, as an array; None where it depends on more."""
     if value.const_value is not None:
         return value.const_value.numpy()
     node = value.producer()
@@ -226,7 +230,7 @@ def _computed(value: ir.Value) -> np.ndarray[Any, Any] | None:
     axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
     match node.op_type:
         case "Split":
-            return np.split(given[0], len(node.outputs), axis)[value.index()]
+            return np.split(given[0], len(node.outputs), axis)[node.outputs.index(value)]
         case "Concat":
             return np.concatenate(given, axis)
         case "Unsqueeze":

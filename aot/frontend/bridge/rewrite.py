@@ -7,7 +7,14 @@ from typing import Any
 
 import torch
 
-from aot.frontend.bridge import REWRITES, graft, pairs, sizes
+from aot.errors import ExportError
+from aot.frontend import lines
+from aot.frontend.bridge import REWRITES, TRANSLATIONS, custom, graft, pairs, sizes
+from aot.frontend.failures import at_line
+
+
+# Operators that take functions and that neither torch.onnx translates nor torch takes apart.
+_WITHOUT = ("flex_attention", "triton_kernel_wrapper", "associative_scan", "map_impl", "hints_wrapper", "local_map")
 
 
 class _Declined(Exception):
@@ -17,12 +24,16 @@ class _Declined(Exception):
 def rewritten(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program with our rewrites in place, over the same weights; the given one is left as it is.
 
-    Raises what a rewrite raises: NotImplementedError, with a sentence, for what it does not cover.
+    Raises ExportError for an operator that takes functions and has no translation, and for what a rewrite does not
+    cover, with the line.
     """
     program = copied(program)
+    for module in _modules(program):
+        _expand_custom(module.graph)
     if pairs.touches(program):
         program = pairs.paired(program)
     for module in _modules(program):
+        _refuse_higher_order(module.graph)
         for node in _due(module.graph):
             _rewrite(node)
         sizes.settle(module.graph)
@@ -54,6 +65,34 @@ def _modules(program: torch.export.ExportedProgram) -> list[torch.fx.GraphModule
     return [module for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule)]
 
 
+def _refuse_higher_order(graph: torch.fx.Graph) -> None:
+    for node in graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name().startswith(_WITHOUT):
+            raise _refusal(node.target.name(), node)
+
+
+def _refusal(what: str, node: torch.fx.Node) -> ExportError:
+    line = lines.of_node(node)
+    return ExportError.of(
+        at_line(
+            "op without translation",
+            f"there is no ONNX translation of {what}",
+            "write that step with other torch functions, or provide a plugin for it",
+            line,
+        )
+    )
+
+
+def _expand_custom(graph: torch.fx.Graph) -> None:
+    """Custom operators by their implementations, those within them too."""
+    seen: set[torch.fx.Node] = set()
+    while due := [n for n in graph.nodes if n.op == "call_function" and n.target not in TRANSLATIONS and n not in seen]:
+        seen.update(due)
+        bodies = [(node, custom.body(node.target)) for node in due]
+        if not any([custom.expanded(node, body) for node, body in bodies if body is not None]):
+            break
+
+
 def _due(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     return [node for node in graph.nodes if node.op == "call_function" and node.target in REWRITES]
 
@@ -69,4 +108,6 @@ def _rewrite(node: torch.fx.Node) -> None:
         result = graft.grafted(node, once, graft.bound(node))
     except _Declined:
         return
+    except NotImplementedError as error:
+        raise _refusal(str(error), node) from error
     graft.replace(node, result)

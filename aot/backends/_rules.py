@@ -104,13 +104,17 @@ def _no_kernel(node: ir.Node) -> str | None:
 
 def _branches(node: ir.Node) -> str | None:
     """The two sides of an If whose condition is computed must agree in rank."""
+    from aot.onnx_input.branches import UNDECIDED
+
     if node.inputs[0] is not None and node.inputs[0].const_value is not None:
         return None
     sides = [node.attributes[name].as_graph().outputs for name in ("then_branch", "else_branch")]
     for left, right in zip(*sides, strict=True):
         ranks = [None if side.shape is None else side.shape.rank() for side in (left, right)]
         if None not in ranks and ranks[0] != ranks[1]:
-            return f"its two sides give results of {ranks[0]} and {ranks[1]} axes, and their ranks must agree"
+            why = node.metadata_props.get(UNDECIDED)
+            said = f"its two sides give results of {ranks[0]} and {ranks[1]} axes, and their ranks must agree"
+            return f"{said}; {why}" if why else said
     return None
 
 

@@ -8,10 +8,12 @@ It takes ops that have no translation to ONNX, and neither quantizes nor keeps F
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from aot import toolchain
+from aot.breaks import Break
 from aot.config import Precision
-from aot.errors import AotError, TargetError
+from aot.errors import TargetError
 from aot.toolchain import Machine
 
 ONNX = "onnx"
@@ -20,6 +22,8 @@ TORCH_TENSORRT = "torch-tensorrt"
 # The first whose conversion lets the caller name inputs and outputs, and takes more than one optimization profile.
 OLDEST = (2, 14)
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16")
+# The kinds of break that leave a program behind.
+_TRANSLATION = ("op without translation", "translation")
 _WHERE = f"--route {TORCH_TENSORRT}"
 
 
@@ -68,14 +72,14 @@ def check_here(backend: str | None, targets: tuple[str, ...], machine: Machine) 
 def missing() -> TargetError | None:
     """What keeps the installed packages from building by the second route; None where nothing does."""
     torch, own = toolchain.version("torch"), toolchain.version(TORCH_TENSORRT)
-    wanted = ".".join(map(str, max(_minor(torch or ""), OLDEST)))
-    install = f"pip install 'aot-engine[torch-tensorrt]' 'torch-tensorrt=={wanted}.*' 'torch=={wanted}.*'"
+    oldest = ".".join(map(str, OLDEST))
+    install = "pip install -U 'aot-engine[torch-tensorrt]', which brings the torch that it goes with"
     if torch is None or own is None:
         lacks = " and ".join(name for name, found in (("torch", torch), (TORCH_TENSORRT, own)) if found is None)
         return TargetError(f"the route needs {lacks}, not installed here", where=_WHERE, fix=install)
     if _minor(own) < OLDEST:
         return TargetError(
-            f"torch-tensorrt {own} cannot name an engine's inputs and outputs, which {wanted} can",
+            f"torch-tensorrt {own} cannot name an engine's inputs and outputs, which {oldest} and later can",
             where=_WHERE,
             fix=install,
         )
@@ -84,16 +88,16 @@ def missing() -> TargetError | None:
     return None
 
 
-def helps(error: AotError | None, *, captured: bool, precision: Precision) -> str | None:
-    """One sentence where the second route would help: torch.export made the program, and ONNX has no translation.
+def helps(breaks: Sequence[Break], precision: Precision) -> str | None:
+    """Why the second route would help where an export through ONNX breaks; None where it would not.
 
-    error: what the translation failed with, None where it did not. captured: whether torch.export made the program.
+    It does where torch.export made the program and only its translation failed: every break is of one of _TRANSLATION.
     """
-    if error is None or not captured or precision not in PRECISIONS:
+    if not breaks or any(one.kind not in _TRANSLATION for one in breaks) or precision not in PRECISIONS:
         return None
     lacking = missing()
-    needs = "a GPU" if lacking is None else f"a GPU, and here {lacking.what} ({lacking.fix})"
-    return f"--route {TORCH_TENSORRT} takes the exported program without ONNX; it needs {needs}"
+    here = "" if lacking is None else f"; {lacking.what}: {lacking.fix}"
+    return f"takes the exported program without ONNX, as far as Torch-TensorRT has the ops; it needs a GPU{here}"
 
 
 def _minor(version: str) -> tuple[int, ...]:

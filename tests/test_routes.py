@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from aot import artifact, backend, routes, toolchain
+from aot.breaks import Break
 from aot.config import Request
-from aot.errors import ExportError, TargetError, UsageError
+from aot.errors import TargetError, UsageError
 from aot.pipeline import build
 from aot.plan import choose, decide_finish
 from aot.progress import Silent
@@ -81,10 +82,10 @@ def test_what_it_does_not_take_is_refused_before_any_work(
     ("versions", "says", "advises"),
     [
         ({"gpu": replace(H200, gpu=None)}, "here is none", "--until graph"),
-        ({"torch_tensorrt": None}, "needs torch-tensorrt", "'torch-tensorrt==2.14.*'"),
+        ({"torch_tensorrt": None}, "needs torch-tensorrt", "aot-engine[torch-tensorrt]"),
         ({"torch_tensorrt": None, "torch": None}, "needs torch and torch-tensorrt", "aot-engine[torch-tensorrt]"),
-        ({"torch_tensorrt": "2.13.0", "torch": "2.13.0"}, "2.13.0 cannot name", "'torch==2.14.*'"),
-        ({"torch_tensorrt": "2.14.0", "torch": "2.15.0+cu130"}, "does not go with torch 2.15", "==2.15.*"),
+        ({"torch_tensorrt": "2.13.0", "torch": "2.13.0"}, "2.13.0 cannot name", "pip install -U"),
+        ({"torch_tensorrt": "2.14.0", "torch": "2.15.0+cu130"}, "does not go with torch 2.15", "brings the torch"),
     ],
 )
 def test_what_is_missing_here_is_said_with_what_to_install(
@@ -98,13 +99,14 @@ def test_what_is_missing_here_is_said_with_what_to_install(
 
 def test_it_helps_where_only_the_translation_failed(machine: Any) -> None:
     machine()
-    error = ExportError("there is no ONNX translation of aten.frobnicate")
-    assert "takes the exported program" in str(routes.helps(error, captured=True, precision="fp16"))
-    assert routes.helps(None, captured=True, precision="fp16") is None
-    assert routes.helps(error, captured=False, precision="fp16") is None
-    assert routes.helps(error, captured=True, precision="int8") is None
+    untranslated = Break("op without translation", "there is no ONNX translation of aten.frobnicate")
+    branch = Break("branch on values", "a branch depends on values")
+    assert "without ONNX" in str(routes.helps([untranslated], "fp16"))
+    assert routes.helps([], "fp16") is None
+    assert routes.helps([untranslated, branch], "fp16") is None
+    assert routes.helps([untranslated], "int8") is None
     machine(torch_tensorrt=None)
-    assert "pip install" in str(routes.helps(error, captured=True, precision="fp32"))
+    assert "pip install" in str(routes.helps([untranslated], "fp32"))
 
 
 def test_a_model_without_a_translation_is_prepared_here_and_built_there(

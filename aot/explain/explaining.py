@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from aot import backend as backends
-from aot import content
+from aot import content, routes
 from aot.backend import Backend, Unsupported
 from aot.breaks import Break
 from aot.config import Request
@@ -64,10 +64,15 @@ def explain(request: Request, store: Store, progress: Progress) -> Explanation:
         memory=found.memory,
         profiles=tuple(_ranges(source.spec, profile) for profile in plan.profiles),
         remarks=found.remarks,
-        routes={},
+        routes=_routes(found.breaks, plan),
         nodes=found.nodes,
         seconds=round(time.perf_counter() - started, 3),
     )
+
+
+def _routes(breaks: Sequence[Break], plan: Plan) -> dict[str, str]:
+    help_ = routes.helps(breaks, plan.precision) if plan.route == routes.ONNX else None
+    return {} if help_ is None else {routes.TORCH_TENSORRT: help_}
 
 
 @dataclass

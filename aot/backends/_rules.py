@@ -42,15 +42,10 @@ def _array(node: ir.Node, index: int) -> np.ndarray | None:
     return None if tensor is None else np.asarray(tensor.numpy())
 
 
-def _computed(node: ir.Node, index: int) -> bool:
-    """Whether something is at that input that is no constant."""
+def _given(node: ir.Node, index: int) -> bool:
+    """Whether the caller decides that input: it is neither a constant nor computed, which a builder may fold."""
     value = node.inputs[index] if index < len(node.inputs) else None
-    return value is not None and (value.const_value is None or value.is_graph_input()) and not _folds(value)
-
-
-def _folds(value: ir.Value) -> bool:
-    """Whether the value is computed from shapes and constants alone, which the builder may fold."""
-    return value.producer() is not None
+    return value is not None and value.is_graph_input()
 
 
 def _integer(node: ir.Node, name: str, default: int) -> int:
@@ -151,7 +146,7 @@ LATE: Mapping[str, Rule] = {
 
 
 def _constant(index: int, what: str) -> Rule:
-    return lambda node: f"'{what}' must be a constant" if _computed(node, index) else None
+    return lambda node: f"'{what}' must be a constant" if _given(node, index) else None
 
 
 def _ones(*names: str) -> Rule:

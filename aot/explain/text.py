@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from pathlib import Path
 
 from rich.console import Console
 from rich.padding import Padding
@@ -87,7 +88,7 @@ class _Page:
             self.section("The export breaks")
         else:
             self.out.print()
-        place = f"{one.file}:{one.line}" if one.file else "the model"
+        place = f"{_near(one.file)}:{one.line}" if one.file else "the model"
         inside = f" in {one.function}" if one.file and one.function else ""
         self._indented(Text.assemble((place, "bold"), f"{inside}: {one.what}"), 2)
         lines = excerpt(one)
@@ -205,6 +206,12 @@ def _grid(*titles: str, numbers: int = 0) -> Table:
     for index, title in enumerate(titles):
         grid.add_column(title, justify="right" if index >= len(titles) - numbers else "left", no_wrap=True)
     return grid
+
+
+def _near(file: str) -> str:
+    """From the current folder, where the file lies inside it."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
 def _name(target: Target) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aot.graph import Pass
 from aot.passes.attention_scale import attention_scale
 from aot.passes.cleaning import drop_dead, drop_identities, fold_constants, share_subexpressions
+from aot.passes.col2im_transposed import col2im_transposed
 from aot.passes.dft_products import dft_products
 from aot.passes.einsum_letters import einsum_letters
 from aot.passes.erf_gelu import erf_gelu
@@ -12,6 +13,7 @@ from aot.passes.finite_mask import finite_mask
 from aot.passes.fold_batch_norm import fold_batch_norm
 from aot.passes.gather_by_ranges import gather_by_ranges
 from aot.passes.library_rules import drop_expands, drop_no_ops, merge_clips, merge_views
+from aot.passes.pool_everything import pool_everything
 from aot.passes.softmax_guard import softmax_guard
 from aot.passes.static_reshape import static_reshape
 from aot.passes.transpose_through_views import transpose_through_views
@@ -30,6 +32,8 @@ PASSES: tuple[Pass, ...] = (
     erf_gelu,
     einsum_letters,
     dft_products,
+    col2im_transposed,
+    pool_everything,
     # Shapes: chains that compute them fall away once nothing asks.
     transpose_through_views,
     static_reshape,

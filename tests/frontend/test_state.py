@@ -183,6 +183,19 @@ class TestRefused:
         assert "past" not in said
         assert "start it as a tensor" in said
 
+    def test_one_that_keeps_the_size_of_a_call(self) -> None:
+        class Last(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.last: torch.Tensor | None = None
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                y = x if self.last is None or len(x) > len(self.last) else torch.stack([x, self.last]).mean(0)
+                self.last = x
+                return y
+
+        assert "in 'last'" in refusal(Last())
+
     def test_all_of_several_and_only_those_that_count(self) -> None:
         class Both(Harmless):
             def __init__(self) -> None:

@@ -19,7 +19,7 @@ __all__ = ["captured", "check_program", "check_weights", "refuse_fixed"]
 def check_weights(module: torch.nn.Module) -> None:
     """Infinity is refused in parameters only: masks kept in buffers hold it rightly."""
     for name, values in module.named_parameters():
-        if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+        if not _bounded(values):
             bad = int((~torch.isfinite(values)).sum())
             raise ExportError(
                 f"{bad} of {values.numel()} values of parameter '{name}' are NaN or infinite",
@@ -27,8 +27,16 @@ def check_weights(module: torch.nn.Module) -> None:
                 fix="the checkpoint is damaged or training diverged: load other weights",
             )
     for name, held in module.named_buffers():
-        if held.is_floating_point() and bool(torch.isnan(held).any()):
+        if not _bounded(held) and bool(torch.isnan(held).any()):
             raise ExportError(f"buffer '{name}' holds NaN", where=f"{type(module).__name__}.{name}")
+
+
+def _bounded(values: torch.Tensor) -> bool:
+    """Whether all values are finite. The extremes tell, without a copy of weights that may fill the memory."""
+    if not values.is_floating_point() or not values.numel():
+        return True
+    wide = values.detach() if values.dtype.itemsize > 1 else values.detach().float()
+    return all(bool(torch.isfinite(end)) for end in torch.aminmax(wide))
 
 
 def check_program(program: torch.export.ExportedProgram, spec: ModelSpec) -> None:

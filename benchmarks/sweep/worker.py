@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -20,6 +21,7 @@ from sweep.member import Library, Member
 OPTIONS = ("--precision", "fp32", "--backend", "tensorrt_rtx", "--target", "sm89", "--json")
 # Imported once, in the process that all workers are forked from.
 PRELOADED = ("torch", "onnx", "onnx_ir", "onnxscript.rewriter", "sweep.warm")
+PR_SET_PDEATHSIG = 1
 MEMORY = 10 * 2**30
 """Bytes of its own that a worker may hold."""
 
@@ -56,6 +58,7 @@ def tried(context: Any, library: str, member: Member, timeout: float, until: str
 def _work(folder: str, arguments: list[str]) -> None:
     """In the worker: the command `aot`, its streams in files."""
     os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # no worker outlives the sweep
     os.chdir(folder)
     os.environ["XDG_CACHE_HOME"] = f"{folder}/store"
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))

@@ -45,13 +45,13 @@ def to_float(model: ir.Model) -> list[str]:
     notes = []
     if dynamic:
         notes.append(
-            f"{dynamic} activations were quantized at every call by their own range, which TensorRT has no op for: "
-            "they stay float, and the weights are dequantized"
+            f"activations that were quantized at every call by their own range ({dynamic}) stay float, and their "
+            "weights are dequantized: TensorRT has no DynamicQuantizeLinear"
         )
     if dropped:
         notes.append(
-            f"{dropped} activations were quantized with a zero point, which TensorRT does not take: they stay float, "
-            "clipped to the range that the integers had"
+            f"activations that were quantized with a zero point ({dropped}) stay float, clipped to the range that the "
+            "integers had: TensorRT takes a zero point of 0 only"
         )
     return notes
 

@@ -9,6 +9,10 @@ import onnx
 import onnx.parser
 import pytest
 
+from aot.config import Request
+from aot.pipeline import build
+from aot.progress import Silent
+from aot.store import Store
 from tests.onnx_input.models import Array, node_model, ops, prepared, run, same
 
 RNG = np.random.default_rng(2)
@@ -48,7 +52,7 @@ def test_a_quantizer_of_every_call_is_dropped(tmp_path: Path) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(got, run(model, {"x": x})["y"], atol=0.1)
     assert done.requantized
-    assert "1 activations were quantized at every call" in done.notes[0]
+    assert "quantized at every call by their own range (1) stay float" in done.notes[0]
     assert "MatMul" in ops(after)
 
 
@@ -152,3 +156,17 @@ def test_a_dynamic_quantizer_whose_integers_leave_the_graph(tmp_path: Path) -> N
     outputs, kinds = ("q", "s", "z"), (UINT8, onnx.TensorProto.FLOAT, UINT8)
     model = node_model("DynamicQuantizeLinear", {"x": drawn(3, 5)}, opset=11, outputs=outputs, dtypes=kinds)
     assert "DynamicQuantizeLinear" not in ops(same(model, tmp_path, {"x": drawn(3, 5)}, atol=1))
+
+
+def test_a_build_says_that_it_compares_with_a_rounded_model(tmp_path: Path) -> None:
+    """The file rounds x to 8 bits, the graph does not; FP32's own limits would refuse that."""
+    weight = whole(0, 256, 8, 3)
+    path = tmp_path / "net.onnx"
+    onnx.save(onnx.parser.parse_model(DYNAMIC.replace("WEIGHT", ", ".join(map(str, weight.ravel())))), path)
+    request = Request(model=str(path), precision="fp32", until="graph", output=tmp_path / "net.aot")
+    progress = Silent()
+    result = build(request, Store(tmp_path / "store"), progress)
+    checked = result.summary["verification"]["graph"]
+    assert result.accepted
+    assert 0.95 < checked["cosine"] < 0.999999
+    assert any("cosine 0.95 is asked for" in warning for warning in progress.warnings)

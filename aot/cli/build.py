@@ -34,7 +34,13 @@ from aot.text import number, size_of, table, took
 @click.option("--profile", default="default", metavar="NAME", help="A profile: shape ranges, options, budget.")
 @click.option("--calibration", metavar="NAME", help="A recipe: how ranges are found, what stays wide.")
 @click.option("--budget", multiple=True, metavar="KEY=VALUE", help="cosine, relative_l2, max_abs or metric.")
-@click.option("--dim", "dims", multiple=True, metavar="NAME=MIN:OPT:MAX", help="Narrow the range of a Dim.")
+@click.option(
+    "--dim",
+    "dims",
+    multiple=True,
+    metavar="NAME=MIN:OPT:MAX",
+    help="Narrow the range of a Dim; of an ONNX file, or of its integer inputs, give it.",
+)
 @click.option(
     "--until",
     type=_options.Named("stage", lambda: ("graph",)),

@@ -24,7 +24,13 @@ from aot.cli._progress import reporter
 )
 @click.option("--profile", default="default", metavar="NAME", help="A profile: shape ranges, options, budget.")
 @click.option("--calibration", metavar="NAME", help="A recipe: what is quantized, what stays wide.")
-@click.option("--dim", "dims", multiple=True, metavar="NAME=MIN:OPT:MAX", help="Narrow the range of a Dim.")
+@click.option(
+    "--dim",
+    "dims",
+    multiple=True,
+    metavar="NAME=MIN:OPT:MAX",
+    help="Narrow the range of a Dim; of an ONNX file, or of its integer inputs, give it.",
+)
 @click.option("--fresh", is_flag=True, help="Export again, whatever the store holds.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 def command(

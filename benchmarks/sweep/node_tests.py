@@ -118,7 +118,9 @@ def _dims(case: Any) -> list[str]:
 
     options = []
     for value, array in zip(case.model.graph.input, case.data_sets[0][0], strict=False):
-        if not value.type.HasField("tensor_type"):
+        if isinstance(array, list) or np.ndim(array) != len(
+            value.type.tensor_type.shape.dim
+        ):  # a sequence, or nothing is known of its rank
             continue
         if np.size(array) and np.asarray(array).dtype.name in ("int32", "int64", "uint8") and np.min(array) >= 0:
             options += ["--dim", f"{value.name}={np.min(array)}:{np.min(array)}:{np.max(array)}"]

@@ -40,9 +40,29 @@ def name_dims(graph: ir.Graph, spec: ModelSpec, refuse: Refuse) -> None:
         if value.shape is None:
             continue
         dims: list[int | str | None] = [d if isinstance(d, int) else d.value for d in value.shape]
-        renamed = [pattern.sub(lambda m: names[m[1]], d) if isinstance(d, str) else d for d in dims]
+        renamed = [_readable(pattern.sub(lambda m: names[m[1]], d)) if isinstance(d, str) else d for d in dims]
         if renamed != dims:
             value.shape = ir.Shape(renamed)
+
+
+def _readable(expression: str) -> str:
+    """The same expression without sympy's names and without parentheses that say nothing: `((t//2)) + 1` as
+    `(t//2) + 1`, `(2*t)` as `2*t`."""
+    text = re.sub(r"ToFloat\((\w+)\)", r"\1", expression)
+    text = text.replace("TruncToInt", "trunc").replace("FloorToInt", "floor")
+    while True:
+        opened: list[int] = []
+        closed: dict[int, int] = {}
+        for place, sign in enumerate(text):
+            if sign == "(":
+                opened.append(place)
+            elif sign == ")" and opened:
+                closed[opened.pop()] = place
+        idle = ((i, j) for i, j in closed.items() if (i, j) == (0, len(text) - 1) or closed.get(i + 1) == j - 1)
+        first = next(idle, None)
+        if first is None:
+            return text
+        text = text[: first[0]] + text[first[0] + 1 : first[1]] + text[first[1] + 1 :]
 
 
 def name_outputs(graph: ir.Graph, names: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ def expanded(node: torch.fx.Node, implementation: Callable[..., Any]) -> bool:
     before = node.prev
     try:
         result = graft.grafted(node, implementation, graft.bound(node))
-    except Exception:  # the implementation is the user's code, and not written to be traced
+    except Exception:  # noqa: BLE001  the implementation is the user's code, and not written to be traced
         return False
     steps = []
     step = node.prev

@@ -23,7 +23,8 @@ _KEPT = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torc
 def grafted(node: torch.fx.Node, function: Callable[..., Any], args: Sequence[Any]) -> Any:
     """Insert `function(*args)` before `node`; return the result with fx nodes as leaves, `node` itself untouched.
 
-    `args` is a tree whose leaves are fx nodes and constants. Raises what `function` raises.
+    `args` is a tree whose leaves are fx nodes and constants. Raises what `function` raises, and ValueError where it
+    makes a tensor of given values, before anything is inserted.
     """
     leaves, tree = pytree.tree_flatten(tuple(args), is_leaf=lambda leaf: isinstance(leaf, torch.fx.Node))
     given = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
@@ -41,6 +42,8 @@ def grafted(node: torch.fx.Node, function: Callable[..., Any], args: Sequence[An
         warnings.simplefilter("ignore")
         traced = make_fx(call, tracing_mode="symbolic", pre_dispatch=True)(*(leaf.meta["val"] for leaf in given))
     traced.graph.eliminate_dead_code()
+    if any(traced.graph.find_nodes(op="get_attr")):
+        raise ValueError(f"the replacement of {node.target} holds a tensor of its own, which a program must not")
     made = dict(zip(traced.graph.find_nodes(op="placeholder"), given, strict=True))
     with node.graph.inserting_before(node):
         for step in traced.graph.nodes:
@@ -58,8 +61,6 @@ def _mode(node: torch.fx.Node) -> AbstractContextManager[Any]:
 
 
 def _copied(step: torch.fx.Node, node: torch.fx.Node, made: dict[torch.fx.Node, torch.fx.Node]) -> torch.fx.Node:
-    if step.op == "get_attr":
-        raise ValueError(f"the replacement of {node.target} holds a constant tensor, which a program must not")
     copied = node.graph.node_copy(step, lambda before: made[before])
     for key in _KEPT:
         copied.meta.pop(key, None)

@@ -12,7 +12,6 @@ from aot.frontend import lines
 from aot.frontend.bridge import REWRITES, TRANSLATIONS, custom, graft, pairs, sizes
 from aot.frontend.failures import at_line
 
-
 # Operators that take functions and that neither torch.onnx translates nor torch takes apart.
 _WITHOUT = ("flex_attention", "triton_kernel_wrapper", "associative_scan", "map_impl", "hints_wrapper", "local_map")
 

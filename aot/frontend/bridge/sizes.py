@@ -110,7 +110,7 @@ def _leaky_relu(x: torch.Tensor, slope: Any = 0.01) -> Any:
     return torch.where(x > 0, x, x * slope) if _is_size(slope) else NotImplemented
 
 
-def _round(size: Any, digits: int | None = None) -> Any:
+def _round(size: Any, digits: Any = None) -> Any:
     """Half to even, as Python and ONNX both do."""
     return op.Cast(op.Round(size), to=ir.DataType.INT64)
 

@@ -1,4 +1,4 @@
-"""What aot's checks add to the export: aot's stage `export` against plain `torch.onnx.export` (goal: at most 1.5 times).
+"""What aot's checks add to an export: its stage `export` against plain `torch.onnx.export` (goal: at most 1.5 times).
 
     python benchmarks/export_time.py [--runs 3] [MODEL ...]
 

@@ -44,6 +44,12 @@ GPU = (
     "the model moves a tensor to a GPU in forward",
     "leave tensors where they are, and make new ones with device=x.device; an engine runs on its GPU anyway",
 )
+SIZE = (
+    "size from values",
+    "a size here depends on the data, as where rows are chosen by a mask, and the code behind needs to know it",
+    "keep a fixed number of rows (top-k, padded) or all of them with a mask; or export the model up to this step, and "
+    "choose after the engine",
+)
 SCALE = (
     "scale from a size",
     "the factor of a resize is computed from a size of the input",
@@ -101,7 +107,7 @@ def _sorted(
     code = at.code if at else ""
     name = type(error).__name__
     if "data-dependent" in text or name.startswith("GuardOnDataDependent"):
-        return on_values(code)
+        return on_values(code) if decides(code) else SIZE
     if name == "TraceError" and ("interpolate" in code or "scale_factor" in code):
         return SCALE
     unregistered = _FAKELESS.search(text)

@@ -53,6 +53,11 @@ def count(x: torch.Tensor) -> torch.Tensor:
     return x[:rows] if rows > 2 else x
 
 
+def chosen(x: torch.Tensor) -> torch.Tensor:
+    rows = x[x[:, 0] > 0]
+    return rows.unbind(0)[0]
+
+
 def with_numpy(x: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(np.sin(x.numpy()))
 
@@ -97,6 +102,7 @@ def reason(function: Callable[..., Any]) -> Break:
         (branch, "branch on values", "if x.mean() > 0:", "torch.where"),
         (loop, "loop on values", "while x.sum() < 10:", "fixed number of rounds"),
         (count, "number from a tensor", "rows = int(x[0, 0])", "torch._check"),
+        (chosen, "size from values", "rows.unbind(", "top-k"),
         (with_numpy, "numpy", "np.sin", "torch function"),
         (from_file, "file", "open()", "__init__"),
         (sparse, "sparse tensor", "to_sparse", "dense"),

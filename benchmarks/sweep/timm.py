@@ -42,7 +42,7 @@ FAMILIES = (
     _family("deepseek_vit", "deepseek_vit_412m", size=126, depth=2),
     _family("deit", "deit_tiny_patch16_224", sized=True, depth=2),
     _family("densenet", "densenet121", free=True),
-    _family("dla", "dla46x_c", free=True),
+    _family("dla", "dla46x_c"),
     _family("dpn", "dpn48b"),
     _family("edgenext", "edgenext_xx_small"),
     _family("efficientformer", "efficientformer_l1", size=224, depths=(1, 1, 2, 1)),

@@ -50,12 +50,16 @@ class Observed:
         """The batch in parts, cut along its batch dim, so that the observed values of each take at most `limit` bytes.
 
         The batch dim is the symbolic first dim that inputs share and that appears nowhere else in them. A part has
-        one sample at least; a graph without a batch dim is not cut.
+        one sample at least; a graph without a batch dim is not cut, nor is one with an input of other symbolic dims
+        only: a file may call one batch by two names.
         """
         first = {dims[0] for dims in self.inputs.values() if dims and isinstance(dims[0], str)}
         rest = {dim for dims in self.inputs.values() for dim in dims[1:]}
         needed = self.bytes_needed(batch)
-        if needed <= limit or len(first) != 1 or first & rest:
+        other = [
+            dims for dims in self.inputs.values() if not first & set(dims) and any(isinstance(d, str) for d in dims)
+        ]
+        if needed <= limit or len(first) != 1 or first & rest or other:
             yield batch
             return
         (axis,) = first

@@ -12,13 +12,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import onnx_ir as ir
 import torch
-from onnxscript import opset20
 from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-# onnxscript types each operand by the ONNX types allowed, which values recorded while tracing do not carry.
-op: Any = opset20
 
 
 def settle(graph: torch.fx.Graph) -> None:
@@ -109,13 +104,6 @@ def _weighted(function: Callable[..., Any]) -> Callable[..., Any]:
 def _leaky_relu(x: torch.Tensor, slope: Any = 0.01) -> Any:
     return torch.where(x > 0, x, x * slope) if _is_size(slope) else NotImplemented
 
-
-def _round(size: Any, digits: Any = None) -> Any:
-    """Half to even, as Python and ONNX both do."""
-    return op.Cast(op.Round(size), to=ir.DataType.INT64)
-
-
-TRANSLATION: dict[Any, Any] = {round: _round}
 
 _aten = torch.ops.aten
 REWRITE: dict[Any, Any] = {

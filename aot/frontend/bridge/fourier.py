@@ -62,9 +62,7 @@ def complex_to_complex(
     return re * factor, im * factor
 
 
-def complex_to_real(
-    re: torch.Tensor, im: torch.Tensor, dims: Sequence[int], normalization: int, length: Any
-) -> torch.Tensor:
+def complex_to_real(re: torch.Tensor, im: torch.Tensor, dims: Sequence[int], normalization: int, length: Any) -> Any:
     """aten::_fft_c2r: half a spectrum along the last of `dims` to `length` real values."""
     sizes = [*(re.shape[dim] for dim in dims[:-1]), length]
     re, im = complex_to_complex(re, im, dims[:-1], 0, False)
@@ -119,7 +117,7 @@ def istft(
     onesided: bool | None = None,
     length: Any = None,
     as_complex: bool = False,
-) -> torch.Tensor:
+) -> Any:
     """aten::istft of [.., frequency, frame]: frames added where they overlap, divided by the windows' squares."""
     if as_complex or onesided is False:
         raise NotImplementedError("torch.istft of a two-sided spectrum")
@@ -134,7 +132,7 @@ def istft(
     return whole[..., start:end] / weight[start:end]
 
 
-def _overlapped(frames: torch.Tensor, n_fft: int, step: int) -> torch.Tensor:
+def _overlapped(frames: torch.Tensor, n_fft: int, step: int) -> Any:
     """[.., frame, n_fft] to [.., (frames - 1) * step + n_fft], each frame `step` after the one before."""
     pieces = -(-n_fft // step)
     padded = torch.nn.functional.pad(frames, (0, pieces * step - n_fft))

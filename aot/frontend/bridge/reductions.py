@@ -38,7 +38,9 @@ def _all_axes(name: str) -> Any:
 
 
 def _avg_pool(rank: int) -> Any:
-    pool = (torch.nn.functional.avg_pool1d, torch.nn.functional.avg_pool2d, torch.nn.functional.avg_pool3d)[rank - 1]
+    pool: Any = (torch.nn.functional.avg_pool1d, torch.nn.functional.avg_pool2d, torch.nn.functional.avg_pool3d)[
+        rank - 1
+    ]
 
     def rewrite(
         x: torch.Tensor,

@@ -96,12 +96,10 @@ def _sizes(x: torch.Tensor, size: Any, scales: Sequence[float] | None, rank: int
 def _antialiased(mode: str) -> Callable[..., Any]:
     def rewrite(x: torch.Tensor, size: Any, corners: bool, *scales: Any) -> Any:
         # The `vec` overload gives the scales as one list, the other one by one, or None.
-        one = scales[0] if len(scales) == 1 else None
+        given: Any = scales if len(scales) == 2 else (None, None)
         if size is None:
-            size, scales = _sizes(x, size, one, 2)
-        elif len(scales) != 2:
-            scales = (None, None)
-        return resized(x, size, scales, mode, corners, antialias=True)
+            size, given = _sizes(x, size, scales[0], 2)
+        return resized(x, size, given, mode, corners, antialias=True)
 
     return rewrite
 

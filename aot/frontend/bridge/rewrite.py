@@ -66,8 +66,8 @@ def _modules(program: torch.export.ExportedProgram) -> list[torch.fx.GraphModule
 
 def _refuse_higher_order(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
-        if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name().startswith(_WITHOUT):
-            raise _refusal(node.target.name(), node)
+        if isinstance(node.target, torch._ops.HigherOrderOperator) and str(node.target).startswith(_WITHOUT):
+            raise _refusal(str(node.target), node)
 
 
 def _refusal(what: str, node: torch.fx.Node) -> ExportError:

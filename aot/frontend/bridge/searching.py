@@ -29,7 +29,8 @@ def _searchsorted(
 
 
 def _masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    x, mask = torch.broadcast_tensors(x, mask)
+    mask = mask & torch.ones_like(x, dtype=torch.bool)
+    x = x.expand(mask.shape)
     return x.reshape(-1).index_select(0, mask.reshape(-1).nonzero().squeeze(1))
 
 
@@ -46,7 +47,7 @@ def _roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
     return x
 
 
-def cdist(a: torch.Tensor, b: torch.Tensor, p: float = 2.0, mode: int | None = None) -> torch.Tensor:
+def cdist(a: torch.Tensor, b: torch.Tensor, p: float = 2.0, mode: int | None = None) -> Any:
     """[..., N, D] and [..., M, D] to [..., N, M].
 
     For long vectors Euclid's distance is |a|^2 + |b|^2 - 2 ab, one matrix product, as torch has it for many of them;
@@ -59,7 +60,7 @@ def cdist(a: torch.Tensor, b: torch.Tensor, p: float = 2.0, mode: int | None = N
     return torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, -1)
 
 
-def _pdist(x: torch.Tensor, p: float = 2.0) -> torch.Tensor:
+def _pdist(x: torch.Tensor, p: float = 2.0) -> Any:
     """The pairs i < j of [N, D], row by row."""
     count = x.shape[0]
     place = torch.arange(count)

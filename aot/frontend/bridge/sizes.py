@@ -34,14 +34,14 @@ def _settle(node: torch.fx.Node) -> None:
         node.args = (_insert(node, operator.sub, number, rest), divisor)  # divides without a rest
 
 
-def _whole(node: torch.fx.Node) -> tuple[Any, Any, Any] | None:
+def _whole(node: torch.fx.Node) -> Any:
     """(n, a, b) of floor(n * (a / b)), all of them sizes that are not negative."""
     product = node.args[0] if node.target in (math.floor, torch.sym_int, math.trunc) else None
     if not isinstance(product, torch.fx.Node) or product.target is not operator.mul:
         return None
     for number, ratio in (product.args, product.args[::-1]):
         if isinstance(ratio, torch.fx.Node) and ratio.target is operator.truediv:
-            parts = (number, *ratio.args)
+            parts: Any = (number, *ratio.args)
             if all(map(_is_int, parts)) and all(map(_never_negative, parts)):
                 return parts
     return None

@@ -56,7 +56,7 @@ def _linspace(start: Any, end: Any, steps: Any = None, **options: Any) -> Any:
     return torch.where(place < (steps + 1) // 2, start + step * place, end - step * (steps - 1 - place))
 
 
-def _centers(length: Any, corners: bool) -> torch.Tensor:
+def _centers(length: Any, corners: bool) -> Any:
     """Where the pixels of an axis lie, from -1 to 1."""
     place = torch.arange(length, dtype=torch.float32)
     if corners:

@@ -12,6 +12,7 @@ Writes benchmarks/results/sweep-onnx-files.json.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -21,10 +22,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from _result import write
+from _result import ROOT, write
 
 from sweep import apart
 
+RESULT = ROOT / "benchmarks/results/sweep-onnx-files.json"
 AUDIO = {"batch_size": "1:1:1", "frames": "40:80:200"}
 SPEECH = {"batch": "1:2:4", "sequence": "576:576:576"}
 RATE = {"sr": "16000:16000:16000"}
@@ -70,7 +72,7 @@ def main() -> int:
     """Build every file; exit code 1 where one is neither built nor refused with a reason."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--packages", type=Path, required=True, help="the folder the packages were installed in")
-    parser.add_argument("--only", default="", help="files whose path holds this; nothing is written then")
+    parser.add_argument("--only", default="", help="files whose path holds this; the rows of the others stay")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "2")
     worker = apart.Worker()
@@ -81,8 +83,10 @@ def main() -> int:
         for precision in ("fp32", "fp16"):
             rows.append(_row(worker, arguments.packages.resolve(), name, dims, precision))
             print({key: value for key, value in rows[-1].items() if key not in ("dims", "warnings")}, flush=True)
-    if not arguments.only:
-        write("sweep-onnx-files", rows, "python benchmarks/sweep/onnx_files.py --packages FOLDER")
+    if arguments.only and RESULT.exists():
+        done = {(row["file"], row["precision"]): row for row in json.loads(RESULT.read_text())["rows"] + rows}
+        rows = list(done.values())
+    write("sweep-onnx-files", rows, "python benchmarks/sweep/onnx_files.py --packages FOLDER")
     return 0 if all(row["status"] in ("built", "refused") for row in rows) else 1
 
 

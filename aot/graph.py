@@ -112,4 +112,27 @@ def apply_rules(model: ir.Model, rules: Sequence[Any]) -> int:
     """Apply rules of `onnxscript.rewriter`, which carry metadata over to the new nodes; return the number of sites."""
     from onnxscript.rewriter import RewriteRuleSet
 
-    return int(RewriteRuleSet(rules).apply_to_model(model))
+    sites = int(RewriteRuleSet(rules).apply_to_model(model))
+    hold_constants(model)
+    return sites
+
+
+def hold_constants(model: ir.Model) -> None:
+    """Make initializers of constants that nodes read and no graph holds.
+
+    Rules of onnxscript name a new constant after the value that it is applied to; of two with one name the graph
+    keeps the last, and the model could not be written.
+    """
+    held = {id(value) for value in model.graph.initializers.values()}
+    for node in model.graph.all_nodes():
+        for value in node.inputs:
+            if value is None or value.const_value is None or value.producer() is not None or value.is_graph_input():
+                continue
+            if id(value) in held or value.is_initializer():
+                continue
+            name, count = value.name or "constant", 1
+            while value.name is None or value.name in model.graph.initializers:
+                count += 1
+                value.name = f"{name}_{count}"
+            model.graph.register_initializer(value)
+            held.add(id(value))

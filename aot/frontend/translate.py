@@ -19,6 +19,7 @@ from aot.frontend import constraints, origins
 from aot.frontend.bridge import TRANSLATIONS
 from aot.frontend.bridge.rewrite import rewritten
 from aot.frontend.call import tensor_inputs
+from aot.graph import hold_constants
 
 OPSET = 20
 
@@ -47,6 +48,7 @@ def translated(program: torch.export.ExportedProgram, project: Path | None = Non
             origins.write(made.model, project)
             known = origins_of.by_value(made.model)
             made.optimize()
+            hold_constants(made.model)
             origins_of.inherit(made.model, known)
             return made
 

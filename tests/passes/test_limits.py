@@ -235,3 +235,17 @@ def test_reasons_reach_the_report() -> None:
     (report,) = run_passes([passes.static_reshape], model)
     assert report.sites == 0
     assert [node for node, _ in report.skipped] == ["Reshape2"]
+
+
+def test_two_clips_of_one_value_merge_with_limits_of_their_own() -> None:
+    """onnxscript names both pairs of new limits alike, and the graph would hold only one."""
+    model = parse(
+        """(float[B,4] x) => (float[B,4] y, float[B,4] z)
+        <float a = {-2}, float b = {2}, float c = {-1}, float d = {1}, float e = {0}>
+        { i = Neg(x)  p = Clip(i, a, b)  y = Clip(p, c, d)  q = Clip(i, a, b)  z = Clip(q, e, b) }"""
+    )
+    assert passes.merge_clips(model) == 2
+    x = np.array([[-3, -1.5, 0.5, 3]], np.float32)
+    y, z = onnx.reference.ReferenceEvaluator(ir.to_proto(model)).run(None, {"x": x})
+    np.testing.assert_array_equal(y, np.clip(-x, -1, 1))
+    np.testing.assert_array_equal(z, np.clip(-x, 0, 2))

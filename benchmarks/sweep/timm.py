@@ -76,7 +76,7 @@ FAMILIES = (
     _family("metaformer", "poolformerv2_s12"),
     _family("mlp_mixer", "gmlp_ti16_224", sized=True),
     _family("mobilenetv3", "lcnet_035", free=True),
-    _family("mobilenetv5", "mobilenetv5_300m_enc", size=96),
+    _family("mobilenetv5", "mobilenetv5_300m", size=96, channel_multiplier=0.25),
     _family("mobilevit", "mobilevit_xxs"),
     _family("mvitv2", "mvitv2_tiny", sized=True),
     _family("naflexvit", "naflexvit_base_patch16_parfac_gap", depth=2),

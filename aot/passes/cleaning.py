@@ -46,15 +46,30 @@ def fold_constants(model: ir.Model, skip: Skip) -> int:
     """
 )
 def drop_identities(model: ir.Model, skip: Skip) -> int:
-    """Identity(x) = x. A subgraph keeps those that hand an outer value out, for its outputs must be its own."""
+    """Identity(x) = x. One that is an output stays where x is an output too, or not computed in the same graph: what
+    two outputs share, and an outer value that a subgraph hands out, need a name of their own.
+    """
     before = _count(model)
-    if any(True for graph in model.graphs() if graph is not model.graph):
-        for node in nodes(model, "Identity"):
-            if not node.outputs[0].is_graph_output() and node.inputs[0] is not None:
-                bypass(node, node.inputs[0])
-    else:
-        common.IdentityEliminationPass()(model)
+    for node in nodes(model, "Identity"):
+        (value,), (result,) = node.inputs, node.outputs
+        maker = value.producer() if value is not None else None
+        if value is None:
+            continue
+        if not result.is_graph_output():
+            bypass(node, value)
+        elif maker is not None and maker.graph is node.graph and not value.is_graph_output():
+            _take_over(value, result, node)
     return before - _count(model)
+
+
+def _take_over(value: ir.Value, output: ir.Value, node: ir.Node) -> None:
+    """Make `value` the output of the graph, under its name, in place of what Identity `node` made of it."""
+    name, graph = output.name, node.graph
+    assert graph is not None
+    value.shape, value.type = value.shape or output.shape, value.type or output.type
+    ir.convenience.replace_all_uses_with(output, value, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+    value.name = name
 
 
 @graph_pass(

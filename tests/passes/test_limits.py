@@ -249,3 +249,19 @@ def test_two_clips_of_one_value_merge_with_limits_of_their_own() -> None:
     y, z = onnx.reference.ReferenceEvaluator(ir.to_proto(model)).run(None, {"x": x})
     np.testing.assert_array_equal(y, np.clip(-x, -1, 1))
     np.testing.assert_array_equal(z, np.clip(-x, 0, 2))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[B,4] x) => (float[B,4] y, float[B,4] z) { y = Relu(x)  z = Identity(y) }",
+        "(float[B,4] x) => (float[B,4] y, float[B,4] z) { t = Relu(x)  y = Identity(t)  z = Identity(t) }",
+        "(float[B,4] x) => (float[B,4] y, float[B,4] z) { y = Relu(x)  z = Relu(x) }",
+    ],
+)
+def test_two_outputs_of_one_value_keep_their_names(text: str) -> None:
+    model = parse(text)
+    run_passes([passes.share_subexpressions, passes.drop_identities], model)
+    assert [value.name for value in model.graph.outputs] == ["y", "z"]
+    assert ops(model) == {"Relu": 1, "Identity": 1}
+    onnx.checker.check_model(ir.to_proto(model))

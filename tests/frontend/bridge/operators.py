@@ -140,27 +140,25 @@ IMAGES: Table = {
     "bilinear": lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"),
     "bilinear, corners": lambda x: F.interpolate(x, size=(7, 13), mode="bilinear", align_corners=True),
     "bilinear antialiased": lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=True),
-    "bicubic antialiased": lambda x: F.interpolate(x, size=(5, 3), mode="bicubic", antialias=True),
     "position grid": lambda x: F.interpolate(
         torch.arange(64.0).reshape(1, 1, 8, 8), size=(x.shape[2], x.shape[3]), mode="bicubic"
     ),
     "area": lambda x: F.interpolate(x, size=(3, 5), mode="area"),
     "scale of a size": lambda x: F.interpolate(x, scale_factor=16 / x.shape[2], mode="bilinear"),
-    "scale of a size, antialiased": lambda x: F.interpolate(
-        x, scale_factor=16 / x.shape[2], mode="bilinear", antialias=True
-    ),
-    "scale of a size, bicubic": lambda x: F.interpolate(x, scale_factor=16 / x.shape[2], mode="bicubic"),
     "adaptive average": lambda x: F.adaptive_avg_pool2d(x, (3, 5)),
     "adaptive average of one axis": lambda x: F.adaptive_avg_pool2d(x, (None, 3)),
     "adaptive maximum": lambda x: F.adaptive_max_pool2d(x, (3, 5)),
-    "adaptive in three dimensions": lambda x: F.adaptive_avg_pool3d(x[:, None], (2, 3, 3)),
     "average with a divisor": lambda x: F.avg_pool2d(x, 2, divisor_override=3),
     "ceil, maximum": lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True),
     "ceil, padded maximum": lambda x: F.max_pool2d(x, 2, 2, 1, ceil_mode=True),
     "ceil, padded average": lambda x: F.avg_pool2d(x, 3, 3, 1, ceil_mode=True),
     "ceil, average without padding": lambda x: F.avg_pool2d(x, 2, 2, 1, ceil_mode=True, count_include_pad=False),
-    "affine grid": lambda x: F.affine_grid(torch.eye(2, 3)[None].expand(x.shape[0], -1, -1), x.shape),
-    "grid sample": lambda x: F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), padding_mode="reflection"),
+    "affine grid": lambda x: F.affine_grid(
+        torch.eye(2, 3)[None].expand(x.shape[0], -1, -1), x.shape, align_corners=False
+    ),
+    "grid sample": lambda x: F.grid_sample(
+        x, x[:, :2].permute(0, 2, 3, 1), padding_mode="reflection", align_corners=False
+    ),
     "roll": lambda x: torch.roll(x, (-1, -2), (2, 3)),
     "unfold": lambda x: F.unfold(x, 3, padding=1),
     "fold": lambda x: F.fold(F.unfold(x, 3, padding=1), x.shape[2:], 3, padding=1),
@@ -184,10 +182,13 @@ COMPLEX: Table = {
     "made of ones": lambda s: torch.view_as_real(torch.ones(3, dtype=torch.complex64) * s[0, 0, 0]),
     "rfft over time": lambda s: torch.view_as_real(torch.fft.rfft(s, dim=1)),
     "there and back": lambda s: torch.fft.irfft(torch.fft.rfft(s, dim=-1), n=8, dim=-1),
-    "fft2": lambda s: torch.fft.fft2(s).abs(),
     "ifft": lambda s: torch.fft.ifft(torch.fft.fft(s, dim=1), dim=1).real,
-    "filter": lambda s: torch.fft.irfft2(torch.fft.rfft2(s[:, :4], norm="ortho") * (1 + 2j), s=(4, 8), norm="ortho"),
     "spectrogram": lambda s: torch.stft(s.flatten(1), 16, 4, window=torch.hann_window(16), return_complex=True).abs(),
+}
+
+# These take seconds each to export.
+LONG: Table = {
+    "scale of a size, bicubic": lambda x: F.interpolate(x, scale_factor=16 / x.shape[2], mode="bicubic"),
     "spectrogram and back": lambda s: torch.istft(
         torch.stft(s.flatten(1), 16, 5, 12, torch.hamming_window(12), return_complex=True),
         16,
@@ -195,5 +196,12 @@ COMPLEX: Table = {
         12,
         torch.hamming_window(12),
         length=28,
+    ),
+    "filter": lambda s: torch.fft.irfft2(torch.fft.rfft2(s[:, :4], norm="ortho") * (1 + 2j), s=(4, 8), norm="ortho"),
+    "fft2": lambda s: torch.fft.fft2(s).abs(),
+    "bicubic antialiased": lambda x: F.interpolate(x, size=(5, 3), mode="bicubic", antialias=True),
+    "adaptive in three dimensions": lambda x: F.adaptive_avg_pool3d(x[:, None], (2, 3, 3)),
+    "scale of a size, antialiased": lambda x: F.interpolate(
+        x, scale_factor=16 / x.shape[2], mode="bilinear", antialias=True
     ),
 }

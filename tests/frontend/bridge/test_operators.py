@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ TABLES = {
     "floats": operators.FLOATS,
     "images": operators.IMAGES,
     "complex": operators.COMPLEX,
+    "long": operators.LONG,
 }
 
 Results = dict[str, list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]]
@@ -70,15 +73,16 @@ def inputs(used: list[str], sizes: dict[str, int]) -> dict[str, np.ndarray[Any, 
     return {name: values.astype(bool) if name == "m" else values for name, values in made.items()}
 
 
-@pytest.fixture(scope="module")
-def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
-    """(name of a function -> what the graph and eager gave at each size, the graph)."""
-    functions = TABLES[request.param]
+@cache
+def table(owner: str) -> tuple[Results, onnx.ModelProto]:
+    """(name of a function -> what the graph and eager gave at each size, the graph). Exported once."""
+    functions = TABLES[owner]
     used = [name for name in POOL if any(name in names(function) for function in functions.values())]
-    folder = tmp_path_factory.mktemp("operators")
     made = module(list(functions.values()), used)
-    write_module(made, ModelSpec("table", {name: POOL[name] for name in used}), folder)
-    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    with tempfile.TemporaryDirectory() as folder:
+        write_module(made, ModelSpec("table", {name: POOL[name] for name in used}), Path(folder))
+        session = onnxruntime.InferenceSession(Path(folder, "model.onnx"))
+        graph = onnx.load(Path(folder, "model.onnx"))
     results: Results = {name: [] for name in functions}
     for sizes in SIZES:
         case = inputs(used, sizes)
@@ -86,22 +90,25 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             want = made(**{name: torch.from_numpy(values) for name, values in case.items()})
         for name, got, wanted in zip(functions, session.run(None, case), want, strict=True):
             results[name].append((got, wanted.numpy()))
-    return results, folder / "model.onnx"
+    return results, graph
 
 
-ALL = [(owner, name) for owner, entries in TABLES.items() for name in entries]
+ALL = [
+    pytest.param(owner, name, marks=pytest.mark.slow if owner == "long" else ())
+    for owner, entries in TABLES.items()
+    for name in entries
+]
 
 
-@pytest.mark.parametrize(("table", "name"), ALL, indirect=["table"])
-def test_an_op_gives_what_eager_gives_at_every_size(table: tuple[Results, Path], name: str) -> None:
-    for got, want in table[0][name]:
+@pytest.mark.parametrize(("owner", "name"), ALL)
+def test_an_op_gives_what_eager_gives_at_every_size(owner: str, name: str) -> None:
+    for got, want in table(owner)[0][name]:
         assert (got.dtype, got.shape) == (want.dtype, want.shape)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize("table", ["complex"], indirect=True)
-def test_no_value_of_a_graph_is_complex(table: tuple[Results, Path]) -> None:
-    graph = onnx.load(table[1]).graph
+def test_no_value_of_a_graph_is_complex() -> None:
+    graph = table("complex")[1].graph
     complex_types = {onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128}
     held = {v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.input, *graph.output)}
     assert not complex_types & (held | {weight.data_type for weight in graph.initializer})

@@ -16,6 +16,7 @@ from aot import batches
 from aot.declaration import ModelSpec
 from aot.errors import DeclarationError, ExportError
 from aot.frontend.call import called
+from aot.frontend.paths import parting
 from aot.sources.loading import deepest
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class Eager:
         with FlopCounterMode(display=False) as counter:
             self.forward(inputs)
         return float(counter.get_total_flops())
+
+    def parting(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+        """The line at which forward goes another way for one batch than for the other; None where it does not."""
+        line = parting(lambda: self(one), lambda: self(other))
+        return None if line is None else str(line)
 
     def forward(self, inputs: Mapping[str, Any]) -> Any:
         """What the module returns, as `called` does. Raises ExportError where it fails."""

@@ -64,7 +64,7 @@ def of_frame(frame: FrameType | None) -> tuple[Line | None, bool]:
     own: bool | None = None
     while frame is not None:
         file = frame.f_code.co_filename
-        if _is_model(file):
+        if is_model(file):
             return Line(file, frame.f_lineno, frame.f_code.co_name), own is not False
         if file.startswith(_TORCH) and not file.startswith(_ASKING):
             own = False
@@ -74,10 +74,11 @@ def of_frame(frame: FrameType | None) -> tuple[Line | None, bool]:
 
 def innermost(lines: Iterable[Line]) -> Line | None:
     """The last of these lines, outermost first, that is the model's."""
-    return next((line for line in reversed(list(lines)) if _is_model(line.file)), None)
+    return next((line for line in reversed(list(lines)) if is_model(line.file)), None)
 
 
-def _is_model(file: str) -> bool:
+def is_model(file: str) -> bool:
+    """Whether code in that file is the model's, not torch's, Python's or aot's."""
     if file.startswith(("<", _TORCH, _AOT)):
         return False
     return not file.startswith(_PYTHON) or any(folder in file for folder in _PACKAGES)

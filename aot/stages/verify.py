@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from aot.errors import DeclarationError, EngineError, ExportError
 from aot.progress import Progress
 from aot.records import Case, Engine, GraphRecord, Program, References, Report
 from aot.run import Run
+from aot.stages import small_sizes
 
 if TYPE_CHECKING:
     from aot.artifact import Prepared
@@ -47,11 +47,10 @@ def verify_export(
             cases = _compare_cases(session, references, spec.padding, faithful, run.progress, "graph")
         facts = _write(folder, cases, None, faithful)
         if not facts["accepted"]:
-            raise ExportError(
+            raise small_sizes.refusal(cases, references, source) or ExportError(
                 f"the exported graph does not do what the model does: {facts['reasons'][0]}",
                 where=f"model '{spec.name}', before any change of precision",
-                fix=_branch_at_small_sizes(cases, spec)
-                or "look for state, randomness or a branch on a size in forward; "
+                fix="look for state, randomness or a branch on a size in forward; "
                 "if there is none, this is a bug in aot: please report it",
             )
         return facts
@@ -64,34 +63,6 @@ def verify_export(
         inputs=[graph, references],
         tools=TOOLS,
         label="verify export",
-    )
-
-
-def _branch_at_small_sizes(cases: Sequence[Mapping[str, Any]], spec: ModelSpec) -> str | None:
-    """What to do where the graph fails at sizes 0 and 1 only: torch.export takes no size for 0 or 1 when it follows a
-    branch, and says nothing of it. None where it fails elsewhere too.
-    """
-
-    def small(case: Mapping[str, Any]) -> set[tuple[str, int]]:
-        return {(name, size) for name, size in case["sizes"].items() if size < 2 < spec.dims[name].bounds[2]}
-
-    failed = [small(case) for case in cases if not case["accepted"]]
-    good = set().union(*(small(case) for case in cases if case["accepted"]))
-    blamed = sorted(set().union(*failed) - good)
-    if not blamed or not all(failed):
-        return None
-    at = ", ".join(f"{name}={size}" for name, size in blamed)
-    dims = {
-        name: replace(spec.dims[name], min=size + 1, opt=max(spec.dims[name].bounds[1], size + 1))
-        for name, size in blamed
-    }
-    offers = " and ".join(
-        f"{name} = aot.Dim({name!r}, min={dim.min}, opt={dim.opt}, max={dim.max})" for name, dim in dims.items()
-    )
-    return (
-        f"it differs at {at} only: forward branches on that size (`if x.shape[...] == {blamed[0][1]}`), and "
-        f"torch.export follows the branch of larger ones. Write forward without the branch (torch.cat takes empty "
-        f"tensors), or declare {offers}"
     )
 
 

@@ -1,0 +1,41 @@
+"""Where the model's code goes another way for one call than for another. Imports torch, through `lines`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from aot.frontend import lines
+
+
+def parting(one: Callable[[], object], other: Callable[[], object]) -> lines.Line | None:
+    """The last line that both calls run before they first differ: the branch. None where they run the same lines."""
+    first, second = followed(one), followed(other)
+    if first == second:
+        return None
+    pairs = enumerate(zip(first, second, strict=False))
+    same = next((at for at, (mine, theirs) in pairs if mine != theirs), min(len(first), len(second)))
+    return first[same - 1] if same else None
+
+
+def followed(call: Callable[[], object]) -> list[lines.Line]:
+    """Every line of the model's own code that a call runs, in order."""
+    ran: list[lines.Line] = []
+
+    def at_line(frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            ran.append(lines.Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        return at_line
+
+    def at_call(frame: FrameType, event: str, argument: Any) -> Any:
+        return at_line if lines.is_model(frame.f_code.co_filename) else None
+
+    before = sys.gettrace()
+    sys.settrace(at_call)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return ran

@@ -28,7 +28,7 @@ def _settle(node: torch.fx.Node) -> None:
     if whole is not None:
         number, over, under = whole
         node.target, node.args = operator.floordiv, (_insert(node, operator.mul, number, over), under)
-    elif node.target is operator.floordiv and not _never_negative(node.args[0]):
+    elif node.target is operator.floordiv and all(map(_is_int, node.args)) and not _never_negative(node.args[0]):
         number, divisor = node.args
         rest = _insert(node, operator.mod, number, divisor)
         node.args = (_insert(node, operator.sub, number, rest), divisor)  # divides without a rest

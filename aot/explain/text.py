@@ -97,8 +97,8 @@ class _Page:
         for line, text in lines:
             here = line == one.line
             mark, style = (">", "bold red") if here else (" ", "dim")
-            shown = Text(f"  {mark} {line:>5} | {text}", style=style, no_wrap=True, overflow="ellipsis")
-            self.out.print(shown)
+            shown = Text(f"  {mark} {line:>5} | {text}", style=style)
+            self.out.print(shown, no_wrap=True, overflow="ellipsis")
         self._fix(one.fix, 2)
 
     def targets(self, targets: Sequence[Target]) -> None:

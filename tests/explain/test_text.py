@@ -102,6 +102,15 @@ def test_a_break_shows_its_line_by_the_nearest_path(tmp_path: Path, monkeypatch:
     ]
 
 
+def test_a_long_line_of_code_is_cut_at_the_edge_of_the_page(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(f"x = f({'one, ' * 30})\n")
+    broken = Break("branch", "it branches", str(tmp_path / "model.py"), 1, "forward", "x = f(", None)
+    (line,) = (line for line in describe(replace(FOUND, breaks=(broken,))).splitlines() if "one, " in line)
+    assert line.startswith("  >     1 | x = f(one, one")
+    assert line.endswith("…")
+    assert len(line) == WIDTH
+
+
 def test_a_refusal_says_what_where_and_what_to_do() -> None:
     said = words(replace(FOUND, refusals=(Refusal("weight 'w' holds NaN", "node 'n0'", "check the checkpoint"),)))
     assert "weight 'w' holds NaN at node 'n0' fix check the checkpoint" in said

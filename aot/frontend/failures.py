@@ -96,7 +96,7 @@ def fakeless(op: str) -> tuple[str, str, str]:
         "op without fake",
         f"the custom op {name} does not say what its output looks like",
         f'register it: @torch.library.register_fake("{name}") on a function that returns torch.empty of the '
-        "output's shape and dtype; for an engine it needs a plugin as well",
+        "output's shape and dtype; one that is made of torch functions is then expanded, any other needs a plugin",
     )
 
 

@@ -16,6 +16,7 @@ from aot.frontend.guards import Guard
 _PERIODS = ("Mod", "//", "floor", "ceil")
 _LARGEST = 512
 """Multiples of more than this are not looked for."""
+_INDEX = "x[:, torch.arange(torch.sym_min(n, x.shape[1]))] for x[:, :n]"
 
 
 def explained(missed: Sequence[Guard], spec: ModelSpec) -> Break:
@@ -67,7 +68,9 @@ def _split(guard: Guard, all_of_dim: Sequence[Guard], spec: ModelSpec) -> Break:
         works, others = others, works
         said = str(replace(guard, condition=sympy.Not(guard.condition)))
     offers = [_offer(dim, first, last) for first, last in (*works, *others)]
-    least = re.search(r"\b(min|max)\(", guard.line.code) if guard.line else None
+    code = guard.line.code if guard.line else ""
+    least = re.search(r"\b(?<!sym_)(min|max)\(", code)
+    cut = not guard.own and re.search(r"\[[^\]]*:[^\]]*\]", code)
     return _made(
         "size split",
         f"the code does not treat all sizes of Dim '{dim.name}' ({dim}) alike: {said} holds for {_ranges(works)} only",
@@ -75,7 +78,8 @@ def _split(guard: Guard, all_of_dim: Sequence[Guard], spec: ModelSpec) -> Break:
         spec,
         f"declare {dim.name} = {offers[0]}"
         + "".join(f", or {offer}" for offer in offers[1:4])
-        + (f"; or keep all sizes with torch.sym_{least[1]} in place of {least[1]}" if least else ""),
+        + (f"; or keep all sizes with torch.sym_{least[1]} in place of {least[1]}" if least else "")
+        + (f"; or keep all sizes with an index in place of the slice: {_INDEX}" if cut else ""),
     )
 
 

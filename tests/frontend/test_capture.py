@@ -76,6 +76,19 @@ class TestABranchOnASize:
         assert "count >= 300 holds for 300..4096 only" in said.what
         assert "min=2, max=299" in str(said.fix)
 
+    def test_of_a_slice_is_offered_the_form_that_keeps_all_sizes(self) -> None:
+        count = Dim("count", min=2, opt=400, max=4096)
+        said = refused(lambda x: x[:, :300] * 2, 2, count)
+        assert "count >= 300 holds for 300..4096 only" in said.what
+        assert "x[:, torch.arange(torch.sym_min(n, x.shape[1]))] for x[:, :n]" in str(said.fix)
+
+        def first(x: torch.Tensor) -> torch.Tensor:
+            return x[:, torch.arange(torch.sym_min(300, x.shape[1]))] * 2
+
+        program = kept(first, 2, count)
+        for size in (2, 300, 900):
+            same(lambda x: x[:, :300] * 2, program, 2, size)
+
     def test_between_two_dims(self) -> None:
         said = refused(lambda x: x * 2 if x.shape[0] > x.shape[1] else x, HEIGHT, WIDTH)
         assert "does not treat all sizes of Dims 'height' and 'width' alike" in said.what

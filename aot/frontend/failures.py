@@ -19,6 +19,7 @@ OTHER = "other"
 _RAISED = re.compile(r"The following call raised this error:(.+)", re.DOTALL)
 _FAKELESS = re.compile(r"no fake impl registered for (?:<CustomOpDef\(([\w:.]+)\)>|([\w:.]+))")
 _SYMBOL = re.compile(r"\bs\d+\b")
+_ASKS_SIZE = re.compile(r"\.(?:numel|size)\(|\.shape\b|\blen\(")
 
 BRANCH = (
     "branch on values",
@@ -107,7 +108,8 @@ def _sorted(
     code = at.code if at else ""
     name = type(error).__name__
     if "data-dependent" in text or name.startswith("GuardOnDataDependent"):
-        return on_values(code) if decides(code) else SIZE
+        # A decision by a size that is the same for all data would have been made: this one is not.
+        return on_values(code) if decides(code) and not _ASKS_SIZE.search(code) else SIZE
     if name == "TraceError" and ("interpolate" in code or "scale_factor" in code):
         return SCALE
     unregistered = _FAKELESS.search(text)

@@ -53,6 +53,13 @@ def count(x: torch.Tensor) -> torch.Tensor:
     return x[:rows] if rows > 2 else x
 
 
+def none_left(x: torch.Tensor) -> torch.Tensor:
+    rows = x[x[:, 0] > 0]
+    if rows.numel() == 0:
+        return x
+    return rows * 2
+
+
 def chosen(x: torch.Tensor) -> torch.Tensor:
     rows = x[x[:, 0] > 0]
     return rows.unbind(0)[0]
@@ -103,6 +110,7 @@ def reason(function: Callable[..., Any]) -> Break:
         (loop, "loop on values", "while x.sum() < 10:", "fixed number of rounds"),
         (count, "number from a tensor", "rows = int(x[0, 0])", "torch._check"),
         (chosen, "size from values", "rows.unbind(", "top-k"),
+        (none_left, "size from values", "if rows.numel() == 0:", "top-k"),
         (with_numpy, "numpy", "np.sin", "torch function"),
         (from_file, "file", "open()", "__init__"),
         (sparse, "sparse tensor", "to_sparse", "dense"),

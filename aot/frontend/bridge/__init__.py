@@ -13,6 +13,7 @@ from typing import Any
 from aot.frontend.bridge import (
     adaptive_pool,
     elementwise,
+    experts,
     recurrent,
     reductions,
     resize,
@@ -28,6 +29,6 @@ TRANSLATIONS: dict[Any, Any] = {**sdpa.TRANSLATION, **recurrent.TRANSLATION}
 
 REWRITES: dict[Any, Any] = {
     op: function
-    for part in (adaptive_pool, elementwise, reductions, resize, running, scatter, searching, sizes, sorting)
+    for part in (adaptive_pool, elementwise, experts, reductions, resize, running, scatter, searching, sizes, sorting)
     for op, function in part.REWRITE.items()
 }

@@ -13,13 +13,16 @@ from typing import Any
 import torch
 from torch._library.custom_ops import OPDEFS
 
-from aot.frontend.bridge import graft
+from aot.frontend.bridge import experts, graft
 
 
 def body(op: Any) -> Callable[..., Any] | None:
-    """The Python implementation of a custom operator; None for any other, or one that changes its arguments."""
+    """The Python implementation of a custom operator, ours where its own cannot be traced; None for any other
+    operator, or one that changes its arguments."""
     if not isinstance(op, torch._ops.OpOverload) or op._schema.is_mutable:
         return None
+    if op._schema.name in experts.BODIES:
+        return experts.BODIES[op._schema.name]
     definition = OPDEFS.get(op._schema.name)
     return None if definition is None else definition._init_fn
 

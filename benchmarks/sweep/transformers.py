@@ -110,8 +110,8 @@ def _image(name: str, model: str = "Model", inputs: dict[str, Input] = ANY_IMAGE
     return _member(name, options, inputs, model)
 
 
-def _speech(name: str, **options: Any) -> Member:
-    return _member(name, {**SPEECH, **options}, WAVE)
+def _speech(name: str, inputs: dict[str, Input] = WAVE, **options: Any) -> Member:
+    return _member(name, {**SPEECH, **options}, inputs)
 
 
 ENCODERS = (
@@ -282,8 +282,8 @@ VISION = (
         neck_hidden_sizes=[8, 8, 16, 16, 24, 24, 64],
     ),
     _image("MobileViTV2", inputs=IMAGE, image_size=64, width_multiplier=0.25),
-    _image("MobileNetV1", depth_multiplier=0.25, min_depth=8, image_size=64),
-    _image("MobileNetV2", depth_multiplier=0.25, image_size=64),
+    _image("MobileNetV1", inputs=IMAGE, depth_multiplier=0.25, min_depth=8, image_size=64),
+    _image("MobileNetV2", inputs=IMAGE, depth_multiplier=0.25, image_size=64),
     _image("EfficientNet", inputs=IMAGE, image_size=64, width_coefficient=0.25, depth_coefficient=0.25, hidden_dim=320),
     _image("PoolFormer", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1]),
     _image(
@@ -334,7 +334,7 @@ AUDIO = (
     _speech("Hubert"),
     _speech("WavLM"),
     _speech("UniSpeech"),
-    _speech("SEW", squeeze_factor=2),
+    _speech("SEW", {"input_values": Input([batch, 3200])}, squeeze_factor=2),
     _speech("Data2VecAudio"),
     _only(
         "Whisper",

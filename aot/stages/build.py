@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from aot import content, routes, toolchain
 from aot.backend import Job
 from aot.declaration import ModelSpec
 from aot.errors import GraphError
+from aot.form import form_for, formed
 from aot.plan import Plan
 from aot.profile import as_json
 from aot.records import Engine, QuantizedGraph
@@ -24,7 +26,8 @@ _VENDOR_DOMAINS = {"onnxruntime": ("com.microsoft", "com.microsoft.nchwc"), "ten
 
 
 def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, target: str) -> Engine:
-    """Build the engine for one target. facts: see records.Engine, and timing_cache, plugins (name -> SHA-256).
+    """Build the engine for one target. facts: see records.Engine, and timing_cache, plugins (name -> SHA-256),
+    attention_operators (how many nodes the form made of attention).
 
     Raises GraphError for a node that the backend does not take, before the long work; EngineError where the
     vendor's builder refuses after all.
@@ -34,6 +37,7 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
     machine = toolchain.machine()
     through_onnx = plan.route == routes.ONNX
     plugins = _plugins(run, final, plan, backend.name) if through_onnx else {}
+    form = form_for(backend.name, backend.version(), target, plan.precision)
     job = Job(final.model, spec, plan.precision, plan.profiles, target, plan.engine)
     # Kernels are timed on one GPU under one driver, and the engine holds what was best there.
     timed = {"gpu": machine.gpu.name, "driver": machine.driver} if backend.name == "tensorrt" and machine.gpu else None
@@ -41,11 +45,13 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
     def make(folder: Path) -> Mapping[str, Any]:
         file = folder / f"{target}{backend.suffix}"
         if through_onnx:
-            backend.check_graph(final.model)
             caches = TimingCaches(run.store) if plan.engine.timing_cache else None
-            facts = backend.build(job, file, caches, run.progress)
+            with formed(final.model, form, folder) as (graph, operators):
+                backend.check_graph(graph)
+                built = backend.build(replace(job, graph=graph), file, caches, run.progress)
+            facts = {**built, "attention_operators": operators}
         else:
-            facts = convert(job, file)
+            facts = dict(convert(job, file))
         return {
             "target": target,
             "route": plan.route,
@@ -67,6 +73,7 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
             "route": plan.route,
             "backend": backend.name,
             "version": backend.version(),
+            "form": asdict(form),
             "profiles": as_json(plan.profiles),
             "inputs": spec.to_json()["inputs"],
             "engine": plan.engine.model_dump(mode="json"),

@@ -15,9 +15,10 @@ from aot import origins
 from aot.graph import Pass, infer_shapes
 from aot.origins import Origin
 from aot.passes import PASSES
+from aot.passes.attention_operator import attention_operator
 
 SIZES = {"B": 2, "S": 5}
-EACH = pytest.mark.parametrize("one", dict.fromkeys(PASSES), ids=lambda one: one.name)
+EACH = pytest.mark.parametrize("one", dict.fromkeys((*PASSES, attention_operator)), ids=lambda one: one.name)
 
 
 def parse(text: str) -> onnx.ModelProto:

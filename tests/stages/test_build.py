@@ -75,8 +75,43 @@ def test_several_targets_are_several_engines_with_their_facts(run: Run, project:
             "origin": None,
             "timing_cache": "does not apply",
             "builder_seconds": engine.facts["builder_seconds"],
+            "attention_operators": 0,
         }
     assert [time.name for time in run.times] == ["build sm89", "build sm120"]
+
+
+ATTENTION = """g (KIND[b, 2, s, 32] q, KIND[b, 2, 32, s] k, KIND[b, 2, s, 32] v) => (KIND[b, 2, s, 32] y) {
+    a = MatMul(q, k)  p = Softmax(a)  y = MatMul(p, v) }"""
+
+
+@pytest.mark.parametrize(
+    ("precision", "kind", "operators"),
+    [
+        ("fp16", "float16", 1),
+        ("bf16", "bfloat16", 1),
+        ("fp32", "float", 0),
+        ("int8", "float16", 0),
+        ("fp8", "float16", 0),
+    ],
+)
+def test_attention_is_built_in_the_form_of_its_precision(
+    run: Run, project: Path, precision: str, kind: str, operators: int
+) -> None:
+    text = ATTENTION.replace("KIND", kind)
+    many, seq = Dim("b", min=1, opt=2, max=4), Dim("s", min=1, opt=16, max=64)
+    dtype = kind.replace("float", "float32") if kind == "float" else kind
+    spec = ModelSpec("m", {name: Input([many, 2, *sizes], dtype)
+                           for name, sizes in {"q": (seq, 32), "k": (32, seq), "v": (seq, 32)}.items()})  # fmt: skip
+    final = graph(project, text)
+    before = final.model.read_bytes()
+    made = replace(
+        plan(project, targets=("sm89",), precision=precision), profiles=({"b": (1, 2, 4), "s": (1, 16, 64)},)
+    )
+    engine = build_engine(run, final, spec, made, "sm89")
+    assert engine.facts["attention_operators"] == operators
+    assert engine.plan.stat().st_size > 1000
+    assert sorted(path.name for path in engine.path.iterdir() if path.suffix != ".json") == ["sm89.plan"]
+    assert final.model.read_bytes() == before
 
 
 def test_an_unchanged_build_reads_no_graph(run: Run, project: Path) -> None:

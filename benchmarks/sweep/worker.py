@@ -6,6 +6,7 @@ import ctypes
 import json
 import multiprocessing
 import os
+import re
 import resource
 import shutil
 import signal
@@ -89,6 +90,8 @@ def _outcome(folder: Path, code: int | None, timeout: float, until: str | None) 
         reason = " | ".join(str(part) for part in (said["what"], said["where"], said["fix"]) if part)
     elif code:
         reason = "; ".join(answer.get("reasons", [])) or f"exit code {code} {stage}: {_last_line(folder)}"
+    if reason is not None:  # paths of this machine say nothing elsewhere
+        reason = re.sub(r"\S*/site-packages/", "", reason.replace(f"{folder}/", ""))
     if code == 1:
         equal = False
     elif code == 0:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-GOALS = {"torchvision": 1.0, "timm": 0.95, "transformers": 0.9, "modules": 0.9}
+GOALS = {"torchvision": 0.95, "timm": 0.95, "transformers": 0.9, "modules": 0.9}
 """The share of a library's models that have to come out built and equal."""
 START, END = "<!-- sweep: written by sweep.py -->", "<!-- /sweep -->"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 import click
@@ -16,15 +17,21 @@ if TYPE_CHECKING:
 
 
 class Lines:
-    """One line a finished stage. Keeps the warnings."""
+    """One line a finished stage. Keeps the warnings.
+
+    As a context it sends what the model's own code prints to standard error, for standard output is the answer's.
+    """
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
+        self._printed = redirect_stdout(sys.stderr)
 
     def __enter__(self) -> Lines:
+        self._printed.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self._printed.__exit__(None, None, None)
 
     def stage(self, name: str, detail: str = "") -> None: ...
 
@@ -56,6 +63,7 @@ class Live(Lines):
 
     def __exit__(self, *_: object) -> None:
         self._clear()
+        super().__exit__()
 
     def stage(self, name: str, detail: str = "") -> None:
         self._clear()

@@ -15,6 +15,7 @@ MODELS = """\
 import aot
 import torch
 
+print("imported")
 batch = aot.Dim("batch", min=1, opt=4, max=16)
 
 
@@ -69,6 +70,7 @@ def lacking():
 
 @aot.model(inputs={"x": aot.Input([batch, 32])}, outputs=["y"])
 def fine():
+    print("made")
     return Fine().eval()
 """
 
@@ -91,7 +93,10 @@ def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any
 
 
 def test_a_model_that_builds_is_0(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = asked(capsys, f"{models}:fine", "--target", "sm89", "--dim", "batch=1:2:8")
+    arguments = ["explain", f"{models}:fine", "--target", "sm89", "--dim", "batch=1:2:8", "--json"]
+    code, said = cli.call(arguments), capsys.readouterr()
+    found = json.loads(said.out)
+    assert {"imported", "made"} <= set(said.err.splitlines())  # what the model's own code prints
     assert (code, found["accepted"], found["breaks"]) == (0, True, [])
     assert found["profiles"] == [{"dims": {"batch": [1, 2, 8]}, "inputs": {"x": [[1, 32], [2, 32], [8, 32]]}}]
     assert found["precision"]["name"] == "fp16"

@@ -13,18 +13,24 @@ from torch._logging import structured
 
 from aot.breaks import Break
 from aot.declaration import ModelSpec
+from aot.errors import ExportError
 from aot.frontend import call, failures, lines, randomness, tracing
 from aot.frontend.bridge import recurrent
 from aot.frontend.failures import at_line
-from aot.frontend.quiet import silenced
+from aot.frontend.quiet import RAISED, silenced
 
 
 def breaks(module: torch.nn.Module, spec: ModelSpec) -> list[Break]:
     """The reasons why `tracing.captured` would fail, in the order in which the model meets them; empty for none.
 
     torch's draft export runs on past what it cannot capture, with the values of the example; what it had to
-    assume is a reason each. It sees one way of each branch.
+    assume is a reason each. It sees one way of each branch. Empty, too, where inputs= is not
+    what forward takes: the error of the export says so, and there is nothing to trace.
     """
+    try:
+        call.check(module, spec)
+    except ExportError:
+        return []
     module = call.flat(module, spec)
     reasons: list[Break] = []
     for sizes in tracing.examples(module, spec):
@@ -48,7 +54,7 @@ def _drafted(module: torch.nn.Module, spec: ModelSpec, sizes: Mapping[str, int])
 
     try:
         program = silenced(draft)
-    except Exception:  # noqa: BLE001  the reason is known already: it is what made the export fail
+    except RAISED:  # the reason is known already: it is what made the export fail
         return
     report = program._report
     # torch numbers the names of files once a process; a report holds those that are new to it.

@@ -17,6 +17,7 @@ from aot.declaration import ModelSpec
 from aot.errors import DeclarationError, ExportError
 from aot.frontend.call import called
 from aot.frontend.paths import parting
+from aot.frontend.quiet import RAISED
 from aot.sources.loading import deepest
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Eager:
         try:
             with torch.no_grad():
                 return self._call(given)
-        except Exception as error:  # the model's own code may raise anything
+        except RAISED as error:
             shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in given.items())
             said = " ".join(str(error).split())
             raise ExportError(

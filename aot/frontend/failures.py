@@ -67,6 +67,17 @@ def explained(error: BaseException, spec: ModelSpec, sizes: Mapping[str, int] | 
     return at_line(kind, what, fix, at)
 
 
+def own(error: BaseException, shapes: Mapping[str, list[int]]) -> Break:
+    """The Break for what the model raises when it is called, without any export."""
+    called = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    return at_line(
+        OTHER,
+        f"the model's own code raises on {called}, without any export: {type(error).__name__}: {first_sentence(error)}",
+        "call the model on such inputs in Python, and correct it, or the shapes and dtypes in inputs=",
+        lines.of_error(error),
+    )
+
+
 def at_line(kind: str, what: str, fix: str | None, at: lines.Line | None) -> Break:
     """A Break at a line that may be unknown."""
     if at is None:

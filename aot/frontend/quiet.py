@@ -12,6 +12,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+RAISED = (Exception, SystemExit, GeneratorExit)
+"""What the model's own code may raise: anything, and `sys.exit()` there is no wish to end the build. Ctrl-C is one."""
+
 
 def silenced(work: Callable[[], T]) -> T:
     """Run without the chatter of torch and ONNX."""

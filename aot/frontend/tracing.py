@@ -6,6 +6,7 @@ Imports torch; import it only where torch is needed.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from aot.frontend import call, failures, guards, splits
 from aot.frontend.bridge import recurrent
 from aot.frontend.bridge.substitutes import Substitutes
 from aot.frontend.eager import dtype_advice, tensor
-from aot.frontend.quiet import listening
+from aot.frontend.quiet import RAISED, listening
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ def attempt(module: torch.nn.Module, spec: ModelSpec, sizes: Mapping[str, int]) 
     assert error is not None
     if "Constraints violated" not in str(error):
         reason = failures.explained(error, spec, sizes)
+        if reason.kind == failures.OTHER:
+            reason = _outside_of_torch(module, spec, sizes) or reason
         return Attempt(None, (reason,), error, again=reason.kind == failures.OTHER)
     if missed:
         again = not any(guard.own for guard in missed)
@@ -80,9 +83,20 @@ def attempt(module: torch.nn.Module, spec: ModelSpec, sizes: Mapping[str, int]) 
     return Attempt(None, (failures.explained(later or error, spec, sizes),), error, again=True)
 
 
+def _outside_of_torch(module: torch.nn.Module, spec: ModelSpec, sizes: Mapping[str, int]) -> Break | None:
+    """The reason where the model fails at these sizes by itself, when it is called; None where only its export does."""
+    given, _ = arguments(module, spec, sizes)
+    try:
+        with listening(logging.NullHandler(), guards.Listener.LOGGER), torch.no_grad():
+            module(**given)
+    except RAISED as error:
+        return failures.own(error, {name: list(values.shape) for name, values in given.items()})
+    return None
+
+
 def _traced(
     module: torch.nn.Module, spec: ModelSpec, sizes: Mapping[str, int], *, defer: bool
-) -> tuple[torch.export.ExportedProgram | None, Exception | None, list[guards.Guard]]:
+) -> tuple[torch.export.ExportedProgram | None, BaseException | None, list[guards.Guard]]:
     """(program, exception, guards) of one trace. `defer`: conditions on sizes become assertions in the program."""
     given, shapes = arguments(module, spec, sizes)
     heard = guards.Listener()
@@ -97,7 +111,7 @@ def _traced(
                 prefer_deferred_runtime_asserts_over_guards=defer,
             )
         return made, None, guards.found(guards.env_of_program(made), heard.asked, spec)
-    except Exception as error:  # noqa: BLE001  torch.export raises as many types as the model's code can
+    except RAISED as error:  # torch.export raises as many types as the model's code can
         return None, error, guards.found(guards.env_of_error(error), heard.asked, spec)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from aot.declaration import Dim, Input, ModelSpec
 from aot.errors import ExportError
 from aot.frontend.breaks import breaks
 from aot.frontend.capture import check_program
+from aot.frontend.eager import Eager
 from aot.frontend.tracing import captured
 
 SPEC = ModelSpec("model", {"x": Input([Dim("batch", min=1, opt=4, max=8), 6])})
@@ -97,6 +100,10 @@ def wrong_shape(x: torch.Tensor) -> torch.Tensor:
     return x @ torch.ones(7, 2)
 
 
+def ends(x: torch.Tensor) -> torch.Tensor:
+    sys.exit(3)
+
+
 def reason(function: Callable[..., Any]) -> Break:
     with pytest.raises(ExportError) as caught:
         check_program(captured(Made(function).eval(), SPEC), SPEC)
@@ -118,7 +125,8 @@ def reason(function: Callable[..., Any]) -> Break:
         (two_devices, "device", 'device="meta"', "device=x.device"),
         (packed, "packed sequence", "pack_padded_sequence(", "gather"),
         (custom, "op without fake", "aottest.fakeless", 'register_fake("aottest::fakeless")'),
-        (wrong_shape, "other", "x @ torch.ones(7, 2)", "declare"),
+        (wrong_shape, "other", "x @ torch.ones(7, 2)", "shapes and dtypes in inputs="),
+        (ends, "other", "sys.exit(3)", "call the model"),
     ],
 )
 def test_each_kind_has_its_line_and_its_fix(function: Callable[..., Any], kind: str, code: str, fix: str) -> None:
@@ -131,7 +139,22 @@ def test_each_kind_has_its_line_and_its_fix(function: Callable[..., Any], kind: 
 
 
 def test_sizes_in_a_message_are_called_by_their_dims() -> None:
-    assert "got [batch, 6] X [7, 2]" in reason(wrong_shape).what
+    def only_in_the_export(x: torch.Tensor) -> torch.Tensor:
+        return x @ torch.ones(7, 2) if torch.compiler.is_exporting() else x
+
+    assert "got [batch, 6] X [7, 2]" in reason(only_in_the_export).what
+
+
+def test_a_model_that_raises_by_itself_is_told_so() -> None:
+    said = reason(wrong_shape).what
+    assert "own code raises on x [4, 6], without any export: RuntimeError" in said.replace("x [5, 6]", "x [4, 6]")
+    assert "SystemExit: 3" in reason(ends).what
+
+
+def test_no_exit_of_the_model_ends_the_program_that_runs_it() -> None:
+    with pytest.raises(ExportError, match="SystemExit") as caught:
+        Eager(Made(ends), SPEC)({"x": np.zeros((2, 6), np.float32)})
+    assert "sys.exit(3)" in str(caught.value.where)
 
 
 def test_the_fixed_form_of_a_branch_takes_both_ways() -> None:
@@ -181,6 +204,9 @@ class TestAll:
             "random numbers",
         ]
         assert [one.code for one in found if one.line][:2] == ["if x.mean() > 0:", "while x.sum() < 1:"]
+
+    def test_inputs_that_forward_does_not_take_are_no_reason_of_a_trace(self) -> None:
+        assert breaks(Made(lambda x: x), replace(SPEC, inputs={"y": SPEC.inputs["x"]})) == []
 
     def test_a_model_without_any(self) -> None:
         assert breaks(Made(lambda x: x * 2).eval(), SPEC) == []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import sympy
+from torch.utils._sympy.functions import ToFloat
 
 from aot.breaks import Break
 from aot.declaration import Dim, ModelSpec
@@ -16,6 +17,7 @@ from aot.frontend.guards import Guard
 _PERIODS = ("Mod", "//", "floor", "ceil")
 _LARGEST = 512
 """Multiples of more than this are not looked for."""
+_CONVERTED = re.compile(r"\bmath\.\w+\(|\b(?:float|int|round)\(")
 _INDEX = "x[:, torch.arange(torch.sym_min(n, x.shape[1]))] for x[:, :n]"
 
 
@@ -26,6 +28,9 @@ def explained(missed: Sequence[Guard], spec: ModelSpec) -> Break:
     if guard.line and ("interpolate" in guard.line.code or "scale_factor" in guard.line.code):
         kind, what, fix = SCALE
         return _made(kind, what, guard, spec, fix)
+    number = _number(guard, spec)
+    if number is not None:
+        return number
     steps = _multiples([one for one in missed if one.own or not guard.own])
     if steps:
         return _steps(guard, steps, spec)
@@ -49,6 +54,24 @@ def explained(missed: Sequence[Guard], spec: ModelSpec) -> Break:
         guard,
         spec,
         f"write the model so that it does not ask this, or declare ranges in which {guard} always holds",
+    )
+
+
+def _number(guard: Guard, spec: ModelSpec) -> Break | None:
+    """The Break where a number of Python's own was computed from a size, which torch then takes for a constant."""
+    code = guard.line.code if guard.line else ""
+    made = _CONVERTED.search(code)
+    if not isinstance(guard.condition, sympy.Eq) or not (made or guard.condition.has(ToFloat)):
+        return None
+    names = " and ".join(f"'{dim.name}'" for dim in guard.dims)
+    return _made(
+        "number from a size",
+        f"a Python number is computed from the size of Dim {names}, and the export keeps the one of its example",
+        guard,
+        spec,
+        "compute it so that it follows the size: "
+        "x.shape[0] without int() or float(), torch.sym_sqrt(size) or size ** 0.5 for math.sqrt(size), "
+        "and torch.log(torch.scalar_tensor(size)) for math.log(size)",
     )
 
 

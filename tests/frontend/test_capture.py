@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,37 @@ class TestABranchOnASize:
         """torch.export notes h != w and goes on; a square image would then be computed like the others."""
         said = refused(lambda x: x if x.shape[0] == x.shape[1] else x * 2, HEIGHT, WIDTH)
         assert "which is false at height=8, width=8" in said.what
+
+
+class TestANumberFromASize:
+    @pytest.mark.parametrize(
+        "function",
+        [
+            lambda x: x * math.sqrt(x.shape[0]),
+            lambda x: x * float(x.shape[0] ** 0.5),
+            lambda x: x * math.log(x.shape[0]),
+            lambda x: x.reshape(int(x.shape[0]), 6),
+        ],
+    )
+    def test_is_told_as_such_and_never_as_ranges(self, function: Callable[..., Any]) -> None:
+        said = refused(function, BATCH, 6)
+        assert said.kind == "number from a size"
+        assert "a Python number is computed from the size of Dim 'batch'" in said.what
+        assert str(said.code).startswith("lambda x: x")
+        assert "aot.Dim" not in str(said.fix)
+
+    @pytest.mark.parametrize(
+        ("function", "form"),
+        [
+            (lambda x: x * math.sqrt(x.shape[0]), lambda x: x * torch.sym_sqrt(x.shape[0])),
+            (lambda x: x * math.sqrt(x.shape[0]), lambda x: x * x.shape[0] ** 0.5),
+            (lambda x: x * math.log(x.shape[0]), lambda x: x * torch.log(torch.scalar_tensor(x.shape[0]))),
+        ],
+    )
+    def test_the_forms_offered_follow_the_size(self, function: Callable[..., Any], form: Callable[..., Any]) -> None:
+        program = kept(form, BATCH, 6)
+        for batch in (2, 7):
+            same(function, program, batch, 6)
 
 
 class TestSizesInSteps:

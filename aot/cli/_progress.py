@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from contextlib import redirect_stdout
@@ -103,4 +104,6 @@ class Live(Lines):
 
 def reporter() -> Lines:
     """The one that fits what standard error is."""
+    # What onnx-ir leaves as it is, it logs as a warning, which without any handler would be printed.
+    logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
     return Live() if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else Lines()

@@ -19,11 +19,13 @@ def load(path: Path, plugins: Collection[str] = ()) -> ir.Model:
     Sparse initializers and constants become dense ones, weights listed among the inputs are weights, calls of
     model-local functions are replaced by their bodies (those that a plugin implements stay), nodes stand in an
     order in which they can run, and every node and value has a name of its own. Raises GraphError for a file that
-    is no whole ONNX model.
+    is no whole or no valid ONNX model.
     """
     import onnx
     import onnx_ir as ir
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    from aot.onnx_input import validity
 
     try:
         proto = onnx.load(str(path), load_external_data=False)
@@ -31,6 +33,7 @@ def load(path: Path, plugins: Collection[str] = ()) -> ir.Model:
             raise ValueError("it has no outputs")
         if not any(item.domain in ("", "ai.onnx") for item in proto.opset_import) and _standard_nodes(proto):
             raise ValueError("it does not say which opset it was written in")
+        validity.check(proto, str(path))
         densify(proto.graph)
         model = ir.serde.deserialize_model(proto)
         ir.external_data.set_base_dir(model.graph, path.parent)

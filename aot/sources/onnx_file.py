@@ -51,6 +51,9 @@ class OnnxFile(FileSource):
 
         for value in self._model().graph.outputs:
             dtype = value.dtype.name.lower() if value.dtype is not None else "of none"
+            if value.type is not None and not isinstance(value.type, ir.TensorType):
+                kind = type(value.type).__name__.removesuffix("Type").lower()
+                dtype = f"a {kind}" if kind == "sequence" else f"of kind {kind}"
             if not isinstance(value.type, ir.TensorType) or _DTYPES.get(dtype, dtype) not in DTYPES:
                 raise GraphError(
                     f"output '{value.name}' is {dtype}, which no engine gives",

@@ -129,3 +129,58 @@ def test_a_name_given_twice_and_an_opset_not_given(tmp_path: Path) -> None:
     onnx.save(model, path)
     with pytest.raises(GraphError, match="does not say which opset"):
         load(path)
+
+
+TWICE = "main (float[b, 8] x, float[b, 8] x) => (float[b, 8] y) { y = Neg (x) }"
+CUT = """main (float[b, 8] x, bool c) => (float[b, 8] y) {
+    y = If (c) <then_branch = t () => (float[b, 8] a) { a = Neg (x) },
+                else_branch = e () => (float[b, 8] d) { d = Add (x, gone) }>
+}"""
+LOST = "main (float[b, 8] x) => (float[b, 8] y, float[b, 8] z) { y = Neg (x) }"
+MISFIT = """main (float[b, 9] x) => (float[b, 8] y)
+    { h = Relu (x) [product] z = MatMul (h, w) y = Neg (z) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "where"),
+    [
+        (TWICE, "two inputs are called 'x'", "net.onnx"),
+        (CUT, "node 'd' (Add) reads 'gone', which nothing in it makes", "net.onnx"),
+        (LOST, "an output is 'z', which nothing in it makes", "net.onnx"),
+        (MISFIT, "Incompatible dimensions for matrix multiplication", "node 'product' (MatMul)"),
+    ],
+    ids=["two inputs", "cut", "lost output", "sizes"],
+)
+def test_what_is_no_valid_model_is_refused_at_once(tmp_path: Path, text: str, what: str, where: str) -> None:
+    model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 17]>' + text)
+    if text is MISFIT:
+        model.graph.initializer.append(onnx.numpy_helper.from_array(drawn(8, 8), "w"))
+    path = tmp_path / "net.onnx"
+    onnx.save(model, path)
+    with pytest.raises(GraphError) as caught:
+        load(path)
+    assert caught.value.what == f"not a valid ONNX model: {what}"
+    assert where in str(caught.value.where)
+
+
+def test_a_branch_that_is_never_taken_need_not_fit(tmp_path: Path) -> None:
+    """Exporters write both sides of a test on the rank; only one of them fits the sizes."""
+    text = """
+        <ir_version: 10, opset_import: ["" : 17]>
+        main (float[2, 3] x, bool c) => (float[2, 3] y) <int64[1] axes = {1}> {
+            y = If (c) <then_branch = t () => (float[n, 3] a) { a = Neg (x) },
+                        else_branch = e () => (float[n] d) { d = Squeeze (x, axes) }>
+        }
+    """
+    path = tmp_path / "net.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    load(path)
+
+
+def test_an_opset_that_onnx_does_not_know_yet(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    model = node_model("Exp", {"x": drawn(2, 3)}, opset=99)
+    onnx.save(model, path)
+    known = onnx.defs.onnx_opset_version()
+    with pytest.raises(GraphError, match=f"opset 99 is newer than the onnx installed here knows \\({known}\\)"):
+        load(path)

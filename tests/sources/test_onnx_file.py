@@ -233,6 +233,11 @@ def test_outputs_that_no_engine_gives(bench: Bench, tmp_path: Path) -> None:
     onnx.save(model, path)
     with pytest.raises(GraphError, match="output 'z' is uint16, which no engine gives"):
         bench.open(path)
+    model.graph.node[-1].CopyFrom(onnx.helper.make_node("SequenceConstruct", ["y"], ["z"]))
+    model.graph.output[-1].CopyFrom(onnx.helper.make_tensor_sequence_value_info("z", FLOAT, [3]))
+    onnx.save(model, path)
+    with pytest.raises(GraphError, match="output 'z' is a sequence, which no engine gives"):
+        bench.open(path)
 
 
 def test_what_onnxruntime_does_not_run_is_evaluated(bench: Bench, tmp_path: Path) -> None:

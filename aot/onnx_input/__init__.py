@@ -4,7 +4,7 @@
 
 | step | module |
 |---|---|
-| what no engine has | `refusals` |
+| what no engine has, random numbers last | `refusals` |
 | inputs of one value as constants | `fixed` |
 | opset 7 and later up to 20 | `opsets`, `opset_rules` |
 | com.microsoft written out | `microsoft`, `microsoft_attention`, `microsoft_integers` |
@@ -102,6 +102,7 @@ def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str) -> Prepare
     fold_constants(model)
     squeezes.name_axes(model, inputs)
     common.RemoveUnusedNodesPass()(model)
+    refusals.refuse_random(model, where)
     common.NameFixPass()(model)
     infer_shapes(model)
     for value in model.graph.outputs:

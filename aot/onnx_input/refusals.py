@@ -10,6 +10,9 @@ _SEQUENCES = frozenset(
     ["ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceAt", "SequenceConstruct",
      "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap", "SplitToSequence"]
 )  # fmt: skip
+_RANDOM = frozenset(
+    ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
+)
 _STRINGS = frozenset(["RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"])
 _DOMAINS = {
     "ai.onnx.ml": "classical machine learning, which runs on the CPU: cut it off the model, and run it before or after",
@@ -27,6 +30,17 @@ def refuse(model: ir.Model, where: str) -> None:
             what, fix = reason
             op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
             raise GraphError(f"no engine has {op}: {what}", where=f"node '{node.name}' ({op}) in {where}", fix=fix)
+
+
+def refuse_random(model: ir.Model, where: str) -> None:
+    """Raise GraphError for the first node that draws random numbers: nothing made of it can be compared with it."""
+    for node in model.graph.all_nodes():
+        if node.domain == "" and node.op_type in _RANDOM:
+            raise GraphError(
+                f"{node.op_type} draws random numbers, so that no two runs agree",
+                where=f"node '{node.name}' ({node.op_type}) in {where}",
+                fix="export the model with the noise as an input, or cut the graph there and make one of it",
+            )
 
 
 def _reason(node: ir.Node) -> tuple[str, str] | None:

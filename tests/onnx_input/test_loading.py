@@ -108,8 +108,12 @@ def test_ops_that_onnx_defines_by_others(tmp_path: Path) -> None:
             "SequenceConstruct: it works on sequences",
         ),
         ('main (float[2] x) => (float[2] y) { y = ai.onnx.ml.Scaler (x) }', "ai.onnx.ml::Scaler: domain ai.onnx.ml"),
+        (
+            'main (float[2] x) => (float[2] y) { [noise] n = RandomNormalLike (x) y = Add (x, n) }',
+            "(?s)RandomNormalLike draws random numbers.*node 'noise' .*noise as an input",
+        ),
     ],
-    ids=["sequences", "classical"],
+    ids=["sequences", "classical", "random"],
 )  # fmt: skip
 def test_what_no_engine_has_is_refused_by_node_and_domain(tmp_path: Path, text: str, said: str) -> None:
     model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>' + text)

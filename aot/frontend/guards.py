@@ -8,6 +8,7 @@ declared ranges: where one is false, the program is not what the model does ther
 from __future__ import annotations
 
 import logging
+import math
 import random
 import re
 import sys
@@ -76,7 +77,7 @@ class Guard:
     def tries(self, multiples: Mapping[str, int] | None = None) -> Iterator[dict[str, int]]:
         """Sizes of its Dims to try; of a Dim in `multiples`, only multiples of that number."""
         steps = multiples or {}
-        choices = {dim.name: [s for s in self._sizes(dim) if s % steps.get(dim.name, 1) == 0] for dim in self.dims}
+        choices = {dim.name: self._sizes(dim, steps.get(dim.name, 1)) for dim in self.dims}
         if not all(choices.values()):
             return
         if len(choices) == 1:
@@ -88,16 +89,24 @@ class Guard:
         yield from (dict.fromkeys(choices, size) for size in sorted(shared)[:20])
         yield from ({name: draw.choice(sizes) for name, sizes in choices.items()} for _ in range(_EVERY))
 
-    def _sizes(self, dim: Dim) -> list[int]:
-        if len(dim.sizes) <= _EVERY:
-            return list(dim.sizes)
-        named = {int(n) + near for n in self.condition.atoms(sympy.Integer) for near in (-1, 0, 1)}
-        ends = {*dim.sizes[: _EVERY // 2], *dim.sizes[-8:], dim.bounds[1]}
-        steps = dim.sizes[:: max(len(dim.sizes) // (_EVERY // 2), 1)]
-        return sorted({*ends, *steps, *(size for size in named if size in dim.sizes)})
+    def _sizes(self, dim: Dim, multiple: int) -> list[int]:
+        every = multiples_of(dim, multiple)
+        if len(every) <= _EVERY:
+            return list(every)
+        named = {int(n) + near for n in self.condition.atoms(sympy.Integer) for near in (-1, 0, 1)} | {dim.bounds[1]}
+        ends = {*every[: _EVERY // 2], *every[-8:]}
+        steps = every[:: max(len(every) // (_EVERY // 2), 1)]
+        return sorted({*ends, *steps, *(size for size in named if size in every)})
 
     def __str__(self) -> str:
         return str(PythonPrinter().doprint(self.condition))
+
+
+def multiples_of(dim: Dim, number: int) -> range:
+    """The sizes of a Dim that are multiples of a number."""
+    step = math.lcm(dim.multiple_of, number)
+    low, _, high = dim.bounds
+    return range(-(-low // step) * step, high + 1, step)
 
 
 def found(env: ShapeEnv | None, asked: Mapping[str, tuple[lines.Line | None, bool]], spec: ModelSpec) -> list[Guard]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,11 +13,15 @@ from torch.utils._sympy.functions import ToFloat
 from aot.breaks import Break
 from aot.declaration import Dim, ModelSpec
 from aot.frontend.failures import SCALE
-from aot.frontend.guards import Guard
+from aot.frontend.guards import Guard, multiples_of
 
 _PERIODS = ("Mod", "//", "floor", "ceil")
 _LARGEST = 512
 """Multiples of more than this are not looked for."""
+_LEAST = 2
+"""A range with fewer multiples of a number than this is not declared in steps of it."""
+_FURTHER = 100
+"""So many multiples of a number are tried at least, those beyond the range included."""
 _CONVERTED = re.compile(r"\bmath\.\w+\(|\b(?:float|int|round)\(")
 _INDEX = "x[:, torch.arange(torch.sym_min(n, x.shape[1]))] for x[:, :n]"
 
@@ -147,9 +152,9 @@ def _multiples(missed: Sequence[Guard]) -> dict[str, int]:
     if not any(word in str(guard.condition) for guard in missed for word in _PERIODS):
         return {}
     dims = {dim.name: dim for guard in missed for dim in guard.dims}
-    for number in range(2, min(_LARGEST, *(dim.bounds[2] for dim in dims.values())) + 1):
-        steps = dict.fromkeys(dims, number)
-        if not _hold(missed, steps):
+    for number in range(2, _LARGEST + 1):
+        steps = {name: number for name, dim in dims.items() if len(multiples_of(dim, number)) >= _LEAST}
+        if not steps or not _hold(missed, steps):
             continue
         for name in dims:
             fewer = {other: step for other, step in steps.items() if other != name}
@@ -162,13 +167,27 @@ def _multiples(missed: Sequence[Guard]) -> dict[str, int]:
 def _hold(guards: Sequence[Guard], steps: dict[str, int]) -> bool:
     for guard in guards:
         tried = False
-        for sizes in guard.tries(steps):
+        for sizes in _beyond(guard, steps).tries(steps):
             if not guard.holds(sizes):
                 return False
             tried = True
         if not tried:
             return False
     return True
+
+
+def _beyond(guard: Guard, steps: dict[str, int]) -> Guard:
+    """A guard about divisibility, for ranges that go on: what is true of all multiples is true of those there,
+    and what fits the few in a range by chance is not."""
+    if not any(word in str(guard.condition) for word in _PERIODS):
+        return guard
+    longer = [
+        replace(dim, max=max(dim.bounds[2], dim.bounds[0] + _FURTHER * math.lcm(steps[dim.name], dim.multiple_of)))
+        if dim.name in steps
+        else dim
+        for dim in guard.dims
+    ]
+    return replace(guard, dims=tuple(longer))
 
 
 def _stretches(guards: Sequence[Guard], dim: Dim) -> list[tuple[int, int, bool]]:

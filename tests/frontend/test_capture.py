@@ -143,6 +143,27 @@ class TestSizesInSteps:
         steps = [Dim(name, min=8, max=640, multiple_of=8) for name in ("height", "width")]
         same(pieces, kept(pieces, *steps), 24, 16)
 
+    def test_are_found_for_some_of_the_dims(self) -> None:
+        """A batch of up to 8 has no multiples of 32, and needs none."""
+
+        def patches(x: torch.Tensor) -> torch.Tensor:
+            batch, height, width = x.shape
+            return x.reshape(batch, height // 32, 32, width // 32, 32).mean((2, 4))
+
+        said = refused(patches, BATCH, HEIGHT, WIDTH)
+        assert said.what.startswith("Dims height and width must be multiples of 32")
+        assert "batch" not in str(said.fix)
+
+    def test_are_not_those_that_only_happen_to_fit_in_the_range(self) -> None:
+        """Frames of 80 samples: all multiples of 160 make an odd number, those of 159 up to 6400 only."""
+
+        def halves(x: torch.Tensor) -> torch.Tensor:
+            frames = 1 + ((x.shape[0] // 5 - 5) // 4 - 3) // 4
+            return x * 2 if frames % 2 else x + 1
+
+        said = refused(halves, Dim("time", min=1600, opt=3200, max=6400))
+        assert said.what.startswith("Dim time must be a multiple of 160 ")
+
     def test_are_found_where_code_checks_them(self) -> None:
         def checked(x: torch.Tensor) -> torch.Tensor:
             if x.shape[0] % 32:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 TARGET = "cpu"
 # protobuf cannot hold a message beyond 2 GiB; the structure beside the weights needs a little.
 LIMIT = 2**31 - 2**24
+_UNKNOWN = re.compile(r"([\w.]+):(\w+)\(-?\d+\) is not a registered function/op")
 _UNSOUND = ("ReluQuantRewrite",)
 
 
@@ -80,7 +81,8 @@ class OnnxRuntime(Backend):
         try:
             _session(graph, optimize=False)
         except GraphError as error:
-            named = _graph.mentioned(_graph.load_structure(graph).graph, error.what)
+            structure = _graph.load_structure(graph).graph
+            named = _graph.mentioned(structure, error.what) or _graph.mentioned(structure, error.where or "")
             reason, fix = error.what.partition(": ")[2], error.fix or ""
             if not named:
                 return [Unsupported("", "", None, reason, fix)]
@@ -199,14 +201,24 @@ def errors() -> tuple[type[Exception], ...]:
 
 
 def _said(error: Exception) -> str:
-    """Its sentence without code and status."""
-    text = " ".join(str(error).split())
+    """Its sentence without code and status, nor the place in its own source."""
+    text = re.sub(r"/onnxruntime_src/.* was false\. ", "", " ".join(str(error).split()))
     return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
 
 
 def refused(path: Path, error: Exception) -> NoReturn:
     """Raise GraphError for what onnxruntime said of a graph, at the node it names."""
     graph = _graph.load_structure(path).graph
+    unknown = _UNKNOWN.search(str(error))
+    if unknown is not None:
+        domain, op = unknown.groups()
+        raise GraphError(
+            f"onnxruntime {BACKEND.version()} does not take the graph: nothing implements {domain}::{op}",
+            where=next(
+                (_graph.describe(n) for n in _graph.nodes(graph) if (n.domain, n.op_type) == (domain, op)), None
+            ),
+            fix=f"give the model a local function of that name, or give the op as a plugin: plugins/{op}.py",
+        ) from error
     where = _graph.blamed(graph, str(error)) if path.is_file() else None
     raise GraphError(
         f"onnxruntime {BACKEND.version()} does not take the graph: {_said(error)}",

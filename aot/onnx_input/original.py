@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aot.batches import sizes_of
 from aot.errors import AotError, EngineError, GraphError
 
 if TYPE_CHECKING:
     from aot.arrays import Arrays
     from aot.declaration import ModelSpec
     from aot.source import Runner
+
+
+_FAILED = re.compile(r"while running (\w+) node\. Name:'(.*?)' Status Message: (.*)", re.DOTALL)
 
 
 def original(path: Path, spec: ModelSpec) -> Runner:
@@ -25,15 +30,15 @@ def original(path: Path, spec: ModelSpec) -> Runner:
         run: Runner = OnnxRuntime().open(path, spec, ())
     except GraphError as refusal:
         run = _evaluated(path, refusal)
-    return Original(run, _doubles(path), spec)
+    return Original(run, path, spec)
 
 
 class Original:
     """See `original`. It is called as a runner."""
 
-    def __init__(self, run: Runner, doubles: frozenset[str], spec: ModelSpec) -> None:
-        self._run, self._spec = run, spec
-        self._doubles = doubles
+    def __init__(self, run: Runner, path: Path, spec: ModelSpec) -> None:
+        self._run, self._path, self._spec = run, path, spec
+        self._doubles = _doubles(path)
 
     def __call__(self, inputs: Mapping[str, Any]) -> Arrays:
         """Run once."""
@@ -43,19 +48,33 @@ class Original:
         try:
             made = self._run(fed)
         except EngineError as error:
-            raise self._unsuitable(error) from error
+            raise self._unsuitable(error, inputs) from error
         return {n: v.astype(np.float32) if v.dtype == np.float64 else v for n, v in made.items()}
 
-    def _unsuitable(self, error: EngineError) -> AotError:
+    def _unsuitable(self, error: EngineError, inputs: Mapping[str, Any]) -> AotError:
         """The model does not run on inputs of the declared shapes; integers that no range is known of may be why."""
         loose = [name for name, t in self._spec.inputs.items() if t.dtype.startswith(("int", "uint")) and t.low is None]
-        if not loose:
+        if loose:
+            names = ", ".join(f"'{name}'" for name in loose)
+            return GraphError(
+                f"the file does not run on generated inputs: {error.what}",
+                where=f"integers drawn from 0..1 for {names}",
+                fix="give the values that they can have: " + " ".join(f"--dim {name}=MIN:OPT:MAX" for name in loose),
+            )
+        sizes = sizes_of(inputs, self._spec, str(self._path))
+        at = _FAILED.search(error.what)
+        if at is None or not sizes:
             return error
-        names = ", ".join(f"'{name}'" for name in loose)
+        op, name, said = at.groups()
+        given = ", ".join(f"{dim}={size}" for dim, size in sizes.items())
         return GraphError(
-            f"the file does not run on generated inputs: {error.what}",
-            where=f"integers drawn from 0..1 for {names}",
-            fix="give the values that they can have: " + " ".join(f"--dim {name}=MIN:OPT:MAX" for name in loose),
+            f"the file does not run with {given}: {said}",
+            where=(f"node '{name}' ({op})" if name else f"a node {op} without a name") + f" in {self._path}",
+            fix="give sizes that it takes: "
+            + ", or ".join(
+                f"--dim {dim}={opt}:{opt}:{opt}"
+                for dim, (_, opt, _) in ((n, d.bounds) for n, d in self._spec.dims.items())
+            ),
         )
 
 

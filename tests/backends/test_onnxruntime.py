@@ -165,6 +165,13 @@ def test_a_node_without_a_kernel_is_named(tmp_path: Path) -> None:
     assert caught.value.where == "node 'n1' (Erf)"
 
 
+def test_an_op_of_a_private_domain_wants_a_plugin(tmp_path: Path) -> None:
+    graph = write(tmp_path / "m.onnx", "g (float[n] x) => (float[n] y) { y = own.Foo(x) }")
+    (one,) = get("onnxruntime").unsupported(graph)
+    assert (one.op, one.reason) == ("Foo", "nothing implements own::Foo")
+    assert one.fix.endswith("plugins/Foo.py")
+
+
 def test_a_graph_too_large_for_one_file_is_refused(tmp_path: Path) -> None:
     graph = write(tmp_path / "model.onnx", "g (float[n] x) => (float[n] y) { y = Relu(x) }")
     with (tmp_path / "model.onnx.data").open("wb") as data:

@@ -248,3 +248,17 @@ def test_what_onnxruntime_does_not_run_is_evaluated(bench: Bench, tmp_path: Path
     onnx.save(model, path)
     x = np.array([1, 2, 3], np.float16)
     np.testing.assert_allclose(bench.open(path).eager()({"x": x})["y"], np.arccosh(x), rtol=1e-2, atol=1e-3)
+
+
+def test_a_size_that_the_file_does_not_take_is_named_with_the_node(bench: Bench, tmp_path: Path) -> None:
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        main (float[b, 8] x) => (float[c, 32] y) <int64[2] sizes = {-1, 32}> { [rows] y = Reshape (x, sizes) }
+    """
+    run = bench.open(save(tmp_path / "net.onnx", text), dims={"b": (4, 8, 64)}).eager()
+    assert run({"x": np.zeros((8, 8), np.float32)})["y"].shape == (2, 32)
+    with pytest.raises(GraphError) as caught:
+        run({"x": np.zeros((5, 8), np.float32)})
+    assert caught.value.what.startswith("the file does not run with b=5: The input tensor cannot be reshaped")
+    assert str(caught.value.where).startswith("node 'rows' (Reshape) in ")
+    assert "--dim b=8" in str(caught.value.fix)

@@ -2,7 +2,8 @@
 
 Sessions execute Q/DQ as written. By default onnxruntime fuses DequantizeLinear-op-QuantizeLinear into integer
 kernels, whose intermediate sums saturate at 16 bits on CPUs without VNNI: another arithmetic than that of the
-engine, which dequantizes exactly and accumulates wide. So those fusions are off (`session.disable_quant_qdq`).
+engine, which dequantizes exactly and accumulates wide. So those fusions are off (`session.disable_quant_qdq`), and
+integer ops that a file holds itself take unsigned weights, whose sums do not saturate (`session.x64quantprecision`).
 Off as well is the rule that drops a Relu before QuantizeLinear where the zero point is the end of the range: it
 takes an FP8 zero for such an end, and negative values come through (seen in 1.32).
 """
@@ -153,6 +154,7 @@ def _session(path: Path, *, optimize: bool) -> tuple[Any, dict[str, str]]:
     options.log_severity_level = 4  # its errors come as exceptions
     options.intra_op_num_threads = _threads()
     options.add_session_config_entry("session.disable_quant_qdq", "1")
+    options.add_session_config_entry("session.x64quantprecision", "1")
     levels = ort.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     try:

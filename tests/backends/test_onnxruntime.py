@@ -118,6 +118,13 @@ def test_qdq_is_computed_as_written(tmp_path: Path) -> None:
     assert (y == expected).mean() > 0.9
 
 
+def test_sums_of_integer_ops_do_not_saturate(tmp_path: Path) -> None:
+    """Pairs of 255 * 127 are beyond 16 bits, where CPUs without VNNI add them up for signed weights."""
+    text = "g (uint8[2, 64] x) => (int32[2, 4] y) { y = MatMulInteger(x, w) }"
+    graph = write(tmp_path / "m.onnx", text, w=np.full((64, 4), 127, np.int8))
+    assert np.array_equal(run(graph, x=np.full((2, 64), 255, np.uint8))["y"], np.full((2, 4), 64 * 255 * 127))
+
+
 def test_fp8_qdq_runs(tmp_path: Path) -> None:
     kind = ml_dtypes.float8_e4m3fn
     text = "g (float[n] x) => (float[n] y) { q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }"

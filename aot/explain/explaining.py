@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from aot import artifact, content, routes
 from aot import backend as backends
-from aot import content, routes
 from aot.backend import Backend, Unsupported
 from aot.breaks import Break
 from aot.config import Request
 from aot.declaration import Dim, ModelSpec
-from aot.errors import ExportError, GraphError
+from aot.errors import ExportError, GraphError, UsageError
 from aot.explain.breaks import breaks
 from aot.explain.findings import Explanation, Memory, Ops, Precision, Ranges, Refusal, Remark, Target
 from aot.explain.memory import estimate
@@ -35,10 +35,16 @@ from aot.store import Store
 def explain(request: Request, store: Store, progress: Progress) -> Explanation:
     """Say what a build of this request would break on, without building.
 
-    The export and the rewrites are those of a build, under its keys. Raises AotError for what no build begins with: a
-    model that does not load, an option or a profile that cannot be.
+    The export and the rewrites are those of a build, under its keys; where every target is refused whatever the graph,
+    there are none. Raises AotError for what no build begins with: a model that does not load, an option or a profile
+    that cannot be, an artifact.
     """
     started = time.perf_counter()
+    if artifact.is_artifact(request.model):
+        raise UsageError(
+            f"'{request.model}' is an artifact, of which nothing is exported any more",
+            fix=f"aot inspect {request.model}",
+        )
     run = Run(store, progress, fresh=request.fresh)
     read = settings(request, project_of(request.model))
     asked = wanted(request, read)
@@ -47,10 +53,11 @@ def explain(request: Request, store: Store, progress: Progress) -> Explanation:
 
     found = _Found()
     try:
-        exported = export(run, source)
-        found.nodes["exported"] = exported.nodes
-        graph = surgery(run, exported, plan)
-        _look(found, request, source.spec, plan, exported, graph, asked)
+        if any(one.refused is None for one in asked):
+            exported = export(run, source)
+            found.nodes["exported"] = exported.nodes
+            graph = surgery(run, exported, plan)
+            _look(found, request, source.spec, plan, exported, graph, asked)
     except ExportError as error:
         found.breaks = tuple(breaks(source, error))
     except GraphError as error:

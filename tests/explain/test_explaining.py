@@ -126,6 +126,19 @@ def test_names_that_do_not_exist_are_the_users_errors(fine: Path) -> None:
         explained(fine, targets=("auto",))
 
 
+def test_where_every_target_is_refused_nothing_is_exported(fine: Path) -> None:
+    found = explained(fine, targets=("sm80",), precision="fp8")
+    assert (found.accepted, found.targets[0].ok, found.nodes) == (False, False, {})
+    assert explained(fine, targets=("sm80", "sm89"), precision="fp8").nodes["exported"] == 2
+
+
+def test_an_artifact_is_inspected(tmp_path: Path) -> None:
+    (tmp_path / "net.aot").mkdir()
+    with pytest.raises(UsageError, match="is an artifact") as caught:
+        explained(tmp_path / "net.aot")
+    assert caught.value.fix == f"aot inspect {tmp_path / 'net.aot'}"
+
+
 def test_a_graph_that_is_refused_ends_it(tmp_path: Path) -> None:
     found = explained(write(tmp_path / "m.onnx", FINE, w=WEIGHT * np.float32("nan")), targets=("sm89",))
     assert [refusal.what for refusal in found.refusals] == ["weight 'w' holds NaN"]

@@ -25,7 +25,8 @@ def _read(error: ExportError) -> Break:
     """The error as a break; its line where it names one."""
     place = _LINE.fullmatch(error.where or "")
     if place is None:
-        return Break("export", error.what if error.where is None else f"{error.what} ({error.where})", fix=error.fix)
+        told = error.where is None or error.where in error.what
+        return Break("export", error.what if told else f"{error.what} ({error.where})", fix=error.fix)
     file, line, function, code = place.group("file", "line", "function", "code")
     return Break("export", error.what, file, int(line), function, code, error.fix)
 

@@ -1,9 +1,10 @@
-"""An explanation for people, in at most 100 columns."""
+"""An explanation for people, as wide as the terminal, from 60 to 100 columns."""
 
 from __future__ import annotations
 
 import io
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -21,13 +22,15 @@ from aot.explain.findings import Counts, Explanation, Group, Memory, Precision, 
 from aot.text import size_of
 
 WIDTH = 100
+NARROWEST = 60
 _SHOWN = 8
 """How many of a long list are shown; `--json` has them all."""
 
 
 def describe(found: Explanation) -> str:
     """The whole answer; coloured where standard output is a terminal."""
-    out = Console(file=io.StringIO(), width=WIDTH, force_terminal=sys.stdout.isatty(), highlight=False, soft_wrap=False)
+    width = min(max(shutil.get_terminal_size((WIDTH, 24)).columns, NARROWEST), WIDTH)
+    out = Console(file=io.StringIO(), width=width, force_terminal=sys.stdout.isatty(), highlight=False, soft_wrap=False)
     page = _Page(out)
     page.verdict(found)
     for number, one in enumerate(found.breaks, 1):
@@ -71,6 +74,8 @@ class _Page:
         else:
             line.append(f"a build would fail: {why}", style="bold red")
         self.out.print(line)
+        if found.accepted:
+            self.out.print(Text("as far as the graph shows: only a build compares it with the model", style="dim"))
 
     def section(self, title: str) -> None:
         self.out.print()
@@ -153,6 +158,9 @@ class _Page:
         self.section("Precision")
         if found.quantized:
             self._indented(Text(f"{found.name}: {_counts(found.quantized)}; the rest computes in {found.compute}"), 2)
+        elif found.name != found.compute:
+            listed = ", or as listed:" if found.wide else ""
+            self._indented(Text(f"{found.name}: no op is quantized; all compute in {found.compute}{listed}"), 2)
         else:
             self._indented(Text(f"everything computes in {found.compute}" + (", except:" if found.wide else "")), 2)
         groups = _merged(found.wide)

@@ -23,6 +23,11 @@ def test_one_that_names_something_else_keeps_it_in_words() -> None:
     assert found.what == "the export fixed Dim 'seq' at 4 (input 'x', axis 1)"
 
 
+def test_a_place_that_the_words_hold_already_is_not_said_twice() -> None:
+    (found,) = breaks(Eager(), ExportError("forward of M returns None, not a tensor", where="forward of M"))
+    assert found.what == "forward of M returns None, not a tensor"
+
+
 def test_breaks_that_are_known_as_data_are_passed_on() -> None:
     known = [Break("branch", "it branches", "m.py", 3), Break("branch", "again", "m.py", 9)]
     assert list(breaks(Eager(), ExportError("it branches", breaks=known))) == known

@@ -41,6 +41,11 @@ FOUND = Explanation(
 )
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+
+
 def words(found: Explanation) -> str:
     return " ".join(describe(found).split())
 
@@ -51,13 +56,29 @@ def test_it_fits_the_page() -> None:
     assert all(line == line.rstrip() for line in lines)
 
 
+@pytest.mark.parametrize(("columns", "width"), [(72, 72), (200, WIDTH)])
+def test_it_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = describe(FOUND).splitlines()
+    assert width - 12 < max(map(len, lines)) <= width
+
+
+def test_layers_that_stay_unquantized_are_no_exception_from_their_own_dtype() -> None:
+    assert FOUND.precision is not None
+    said = words(replace(FOUND, precision=replace(FOUND.precision, quantized={})))
+    assert "fp8: no op is quantized; all compute in fp16, or as listed: 5 Conv fp16 depthwise" in said
+    assert "except" not in said
+
+
 def test_the_verdict_comes_first() -> None:
     assert describe(FOUND).splitlines()[0] == (
         "model.py, fp8: a build would fail: nothing can be built for sm89 (tensorrt_rtx)"
     )
     assert describe(replace(FOUND, targets=())).startswith("model.py, fp8: a build would fail")
     fine = replace(TARGET, unsupported=(), ops=Ops({"MatMul": 9}, {}, {}, {}))
-    assert describe(replace(FOUND, targets=(fine,))).startswith("model.py, fp8: a build would pass\n")
+    assert describe(replace(FOUND, targets=(fine,))).startswith(
+        "model.py, fp8: a build would pass\nas far as the graph shows: only a build compares it with the model\n"
+    )
 
 
 def test_nodes_that_fail_alike_are_told_together() -> None:

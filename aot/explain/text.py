@@ -212,7 +212,8 @@ class _Page:
 def _grid(*titles: str, numbers: int = 0) -> Table:
     grid = Table(box=None, show_header=bool(titles), header_style="dim", padding=(0, 2, 0, 0), pad_edge=False)
     for index, title in enumerate(titles):
-        grid.add_column(title, justify="right" if index >= len(titles) - numbers else "left", no_wrap=True)
+        number = index >= len(titles) - numbers
+        grid.add_column(title, justify="right" if number else "left", no_wrap=number)
     return grid
 
 

@@ -70,11 +70,8 @@ class Original:
         return GraphError(
             f"the file does not run with {given}: {said}",
             where=(f"node '{name}' ({op})" if name else f"a node {op} without a name") + f" in {self._path}",
-            fix="give sizes that it takes: "
-            + ", or ".join(
-                f"--dim {dim}={opt}:{opt}:{opt}"
-                for dim, (_, opt, _) in ((n, d.bounds) for n, d in self._spec.dims.items())
-            ),
+            fix="every size of a --dim must run, and it takes no steps; one size that runs: "
+            + " ".join(f"--dim {dim}=SIZE:SIZE:SIZE" for dim in sizes),
         )
 
 

@@ -261,4 +261,4 @@ def test_a_size_that_the_file_does_not_take_is_named_with_the_node(bench: Bench,
         run({"x": np.zeros((5, 8), np.float32)})
     assert caught.value.what.startswith("the file does not run with b=5: The input tensor cannot be reshaped")
     assert str(caught.value.where).startswith("node 'rows' (Reshape) in ")
-    assert "--dim b=8" in str(caught.value.fix)
+    assert str(caught.value.fix).endswith("one size that runs: --dim b=SIZE:SIZE:SIZE")

@@ -29,6 +29,7 @@ def rewritten(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
     program = copied(program)
     for module in _modules(program):
         _expand_custom(module.graph)
+        _copy_out(module.graph)
     if pairs.touches(program):
         program = pairs.paired(program)
     for module in _modules(program):
@@ -62,6 +63,25 @@ def copied(program: torch.export.ExportedProgram) -> torch.export.ExportedProgra
 def _modules(program: torch.export.ExportedProgram) -> list[torch.fx.GraphModule]:
     """The program's graph and those of its branches and loops."""
     return [module for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule)]
+
+
+def _copy_out(graph: torch.fx.Graph) -> None:
+    """What the branches of `torch.cond` return, as copies: torch.onnx refuses one that returns its input or a part."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.higher_order.cond):
+        for branch in node.args[1:3]:
+            body = getattr(graph.owning_module, branch.target)
+            output = body.graph.output_node()
+            with body.graph.inserting_before(output):
+                output.args = torch.fx.map_arg(output.args, _copied)
+            body.recompile()
+
+
+def _copied(value: torch.fx.Node) -> torch.fx.Node:
+    if not isinstance(value.meta.get("val"), torch.Tensor):
+        return value
+    made = value.graph.call_function(torch.ops.aten.clone.default, (value,))
+    made.meta = dict(value.meta)
+    return made
 
 
 def _refuse_higher_order(graph: torch.fx.Graph) -> None:

@@ -129,6 +129,8 @@ FLOATS: Table = {
     "causal attention": lambda s: F.scaled_dot_product_attention(s, s, s, is_causal=True),
     "group norm": lambda s: F.group_norm(s.transpose(1, 2), 2),
     "random leaky relu": lambda s: F.rrelu(s),
+    "branch that keeps": lambda s: torch.cond(s.mean() > 0, lambda a: a * 2, lambda a: a, (s,)),
+    "branches that keep": lambda s: torch.cat(torch.cond(s.mean() < 0, lambda a: (a + 1, a), lambda a: (a, a), (s,))),
     "branch": lambda s: torch.cond(s.mean() > 0, lambda a: a * 2, lambda a: a - 1, (s,)),
     "float64": lambda s: (s.double() * math.pi).sin(),
 }

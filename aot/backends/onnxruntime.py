@@ -2,8 +2,9 @@
 
 Sessions execute Q/DQ as written. By default onnxruntime fuses DequantizeLinear-op-QuantizeLinear into integer
 kernels, whose intermediate sums saturate at 16 bits on CPUs without VNNI: another arithmetic than that of the
-engine, which dequantizes exactly and accumulates wide. So those fusions are off (`session.disable_quant_qdq`), and
-integer ops that a file holds itself take unsigned weights, whose sums do not saturate (`session.x64quantprecision`).
+engine, which dequantizes exactly and accumulates wide. So those fusions are off (`session.disable_quant_qdq`).
+MatMulInteger and QLinearConv that a file holds itself take unsigned weights instead, whose sums do not saturate
+(`session.x64quantprecision`); onnxruntime 1.32 does not do the same for QLinearMatMul.
 Off as well is the rule that drops a Relu before QuantizeLinear where the zero point is the end of the range: it
 takes an FP8 zero for such an end, and negative values come through (seen in 1.32).
 """

@@ -27,6 +27,11 @@ BRANCH = (
     "compute both sides and choose with torch.where(condition, a, b), or put them into two functions and use "
     "torch.cond(condition, one, other, (inputs,))",
 )
+ASSERT = (
+    "assert on values",
+    "an assert asks for the value of a tensor, which an engine does not stop for",
+    "remove it, or check the values outside of forward",
+)
 LOOP = (
     "loop on values",
     "how often the loop runs depends on the value of a tensor, which an engine cannot follow",
@@ -94,7 +99,9 @@ def on_values(code: str) -> tuple[str, str, str]:
     """(kind, what, fix) for code that decides by the value of a tensor."""
     if code.startswith("while "):
         return LOOP
-    if code.startswith(("if ", "elif ", "assert ")) or re.search(r"\bif\b.+\belse\b", code):
+    if code.startswith("assert "):
+        return ASSERT
+    if code.startswith(("if ", "elif ")) or re.search(r"\bif\b.+\belse\b", code):
         return BRANCH
     if re.search(r"\.item\(|\bint\(|\bfloat\(|\bbool\(|\.tolist\(|\brange\(|\[.*:.*\]", code):
         return NUMBER
@@ -131,6 +138,12 @@ def _sorted(
             return kind, what, fix
     foreign = re.search(r"Found <class '([^']+)'> in output", text)
     if foreign:
+        if foreign[1].startswith("transformers.") and foreign[1].endswith("Cache"):
+            return (
+                "output that is no tensor",
+                f"forward returns a cache of transformers, {foreign[1]}, not tensors alone",
+                'turn it off with "use_cache": False in inputs=, or in the config of the model',
+            )
         return (
             "output that is no tensor",
             f"forward returns an object of class {foreign[1]}, not tensors",

@@ -20,6 +20,7 @@ from aot.errors import ExportError
 from aot.frontend.breaks import breaks
 from aot.frontend.capture import check_program
 from aot.frontend.eager import Eager
+from aot.frontend.failures import explained
 from aot.frontend.tracing import captured
 
 SPEC = ModelSpec("model", {"x": Input([Dim("batch", min=1, opt=4, max=8), 6])})
@@ -100,6 +101,11 @@ def wrong_shape(x: torch.Tensor) -> torch.Tensor:
     return x @ torch.ones(7, 2)
 
 
+def asserts(x: torch.Tensor) -> torch.Tensor:
+    assert x.min() > -100
+    return x * 2
+
+
 def ends(x: torch.Tensor) -> torch.Tensor:
     sys.exit(3)
 
@@ -126,6 +132,7 @@ def reason(function: Callable[..., Any]) -> Break:
         (packed, "packed sequence", "pack_padded_sequence(", "gather"),
         (custom, "op without fake", "aottest.fakeless", 'register_fake("aottest::fakeless")'),
         (wrong_shape, "other", "x @ torch.ones(7, 2)", "shapes and dtypes in inputs="),
+        (asserts, "assert on values", "assert x.min() > -100", "outside of forward"),
         (ends, "other", "sys.exit(3)", "call the model"),
     ],
 )
@@ -149,6 +156,13 @@ def test_a_model_that_raises_by_itself_is_told_so() -> None:
     said = reason(wrong_shape).what
     assert "own code raises on x [4, 6], without any export: RuntimeError" in said.replace("x [5, 6]", "x [4, 6]")
     assert "SystemExit: 3" in reason(ends).what
+
+
+def test_a_cache_among_the_outputs_is_turned_off() -> None:
+    said = "Found <class 'transformers.cache_utils.EncoderDecoderCache'> in output, which is not a known type."
+    found = explained(RuntimeError(said), SPEC)
+    assert found.kind == "output that is no tensor"
+    assert '"use_cache": False in inputs=' in str(found.fix)
 
 
 def test_no_exit_of_the_model_ends_the_program_that_runs_it() -> None:

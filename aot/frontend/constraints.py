@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable
 from typing import Any
+
+import torch
 
 from aot.errors import ExportError
 from aot.frontend import lines
@@ -26,7 +29,7 @@ def untranslated(error: BaseException, nodes: Iterable[Any]) -> ExportError:
     op = re.search(r"No ONNX function found for (?:<OpOverload\(op=')?([\w.]+)", text)
     failed = re.search(r"Error when translating node %(\w+)", text)
     names = {node.name: node for node in nodes}
-    at = lines.of_node(names[failed[1]]) if failed and failed[1] in names else None
+    at = lines.of_node(names[failed[1]]) if failed and failed[1] in names else _line_of_error(error)
     if op:
         own = not op[1].startswith(("aten.", "prims.", "torchvision."))
         return ExportError.of(
@@ -41,3 +44,11 @@ def untranslated(error: BaseException, nodes: Iterable[Any]) -> ExportError:
         )
     said = first_sentence(error.__cause__ or error)
     return ExportError.of(at_line("translation", f"torch.onnx failed: {said}", None, at))
+
+
+def _line_of_error(error: BaseException) -> lines.Line | None:
+    """The line of the node at work when an exception arose, where torch.onnx made that node itself."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    held = [frame.f_locals.get(name) for frame, _ in traceback.walk_tb(error.__traceback__) for name in ("node", "n")]
+    return next((lines.of_node(node) for node in reversed(held) if isinstance(node, torch.fx.Node)), None)

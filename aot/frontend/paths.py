@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -20,6 +20,27 @@ def parting(one: Callable[[], object], other: Callable[[], object]) -> lines.Lin
     return first[same - 1] if same else None
 
 
+def first_seen(call: Callable[[], object], look: Callable[[], Iterable[str]]) -> dict[str, lines.Line]:
+    """The line of the model's own code after which `look` first gives a name, for each that it gives during a call."""
+    found: dict[str, lines.Line] = {}
+    at: lines.Line | None = None
+
+    def note() -> None:
+        for name in look():
+            if at is not None:
+                found.setdefault(name, at)
+
+    def at_event(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal at
+        note()
+        at, _ = lines.of_frame(frame.f_back if event == "return" else frame)
+        return at_event
+
+    _traced(call, at_event)
+    note()
+    return found
+
+
 def followed(call: Callable[[], object]) -> list[lines.Line]:
     """Every line of the model's own code that a call runs, in order."""
     ran: list[lines.Line] = []
@@ -29,8 +50,15 @@ def followed(call: Callable[[], object]) -> list[lines.Line]:
             ran.append(lines.Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         return at_line
 
+    _traced(call, at_line)
+    return ran
+
+
+def _traced(call: Callable[[], object], follow: Callable[[FrameType, str, Any], Any]) -> None:
+    """Call, with Python's events in the model's own code."""
+
     def at_call(frame: FrameType, event: str, argument: Any) -> Any:
-        return at_line if lines.is_model(frame.f_code.co_filename) else None
+        return follow if lines.is_model(frame.f_code.co_filename) else None
 
     before = sys.gettrace()
     sys.settrace(at_call)
@@ -38,4 +66,3 @@ def followed(call: Callable[[], object]) -> list[lines.Line]:
         call()
     finally:
         sys.settrace(before)
-    return ran

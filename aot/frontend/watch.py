@@ -5,6 +5,7 @@ Imports torch; import it only where torch is needed.
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableSequence
@@ -25,6 +26,7 @@ from aot.errors import ExportError
 from aot.frontend.eager import Eager
 from aot.frontend.failures import at_line
 from aot.frontend.lines import Line, of_frame
+from aot.frontend.paths import first_seen
 from aot.frontend.quiet import silenced
 from aot.frontend.state import advice
 
@@ -107,6 +109,14 @@ class Snapshot:
             found.append(Change(path, now if kept is None else kept, now, partial(_overwrite, held)))
         return found
 
+    def of(self, paths: set[str]) -> Snapshot:
+        """This snapshot, but of the attributes and containers at these paths alone, which are quickly compared."""
+        made = copy.copy(self)
+        holders = paths | {path.rpartition(".")[0] for path in paths}
+        made._holders = [held for held in self._holders if held[0] in holders]
+        made._tensors = []
+        return made
+
     def restore(self) -> None:
         """Bring back what changed."""
         for change in self.changes():
@@ -186,8 +196,14 @@ def refuse_state(module: torch.nn.Module, spec: ModelSpec) -> None:
                 causes.append(change)
         snapshot.restore()
         causes = causes or changes
-        with _Watch(module, {change.path for change in causes}) as watch:
+        paths = {change.path for change in causes}
+        with _Watch(module, paths) as watch:
             answer(inputs)
+        inside = paths - set(watch.lines)  # of a list, a dict or another object
+        if inside:
+            snapshot.restore()
+            held = snapshot.of(inside)
+            watch.lines |= first_seen(partial(answer, inputs), lambda: (one.path for one in held.changes()))
     except ExportError:  # a model that cannot run is reported where it is exported, with the inputs that it fails on
         return
     finally:

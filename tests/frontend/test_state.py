@@ -117,6 +117,23 @@ class Late(nn.Module):
         return y
 
 
+class Filing(nn.Module):
+    """Earlier means in a list, and their number in a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.past: list[torch.Tensor] = []
+        self.counts = {"calls": 0}
+
+    def mean(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.past.append(self.mean(x))
+        self.counts["calls"] += 1
+        return x + sum(self.past) * self.counts["calls"]
+
+
 class Harmless(nn.Module):
     """A counter, a table made at the first call and made anew for longer inputs, and an attribute set anew."""
 
@@ -142,6 +159,11 @@ def refusal(module: nn.Module) -> str:
 
 class TestRefused:
     """What is said of a state that nobody asked to lift."""
+
+    def test_what_lies_in_a_list_or_a_dict(self) -> None:
+        where = refusal(Filing()).split("fix:")[0]
+        assert "in forward: self.past.append(self.mean(x))" in where
+        assert 'in forward: self.counts["calls"] += 1' in where
 
     @pytest.mark.parametrize(
         ("module", "path", "line"),

@@ -19,6 +19,7 @@ OTHER = "other"
 _RAISED = re.compile(r"The following call raised this error:(.+)", re.DOTALL)
 _FAKELESS = re.compile(r"no fake impl registered for (?:<CustomOpDef\(([\w:.]+)\)>|([\w:.]+))")
 _SYMBOL = re.compile(r"\bs\d+\b")
+_EITHER = re.compile(r"\bif\b.+\belse\b")
 _ASKS_SIZE = re.compile(r"\.(?:numel|size)\(|\.shape\b|\blen\(")
 
 BRANCH = (
@@ -92,7 +93,11 @@ def at_line(kind: str, what: str, fix: str | None, at: lines.Line | None) -> Bre
 
 def decides(code: str) -> bool:
     """Whether code asks for the value of something."""
-    return code.startswith(("if ", "elif ", "while ", "assert ")) or on_values(code) == NUMBER
+    return (
+        code.startswith(("if ", "elif ", "while ", "assert "))
+        or bool(_EITHER.search(code))
+        or on_values(code) == NUMBER
+    )
 
 
 def on_values(code: str) -> tuple[str, str, str]:
@@ -101,7 +106,7 @@ def on_values(code: str) -> tuple[str, str, str]:
         return LOOP
     if code.startswith("assert "):
         return ASSERT
-    if code.startswith(("if ", "elif ")) or re.search(r"\bif\b.+\belse\b", code):
+    if code.startswith(("if ", "elif ")) or _EITHER.search(code):
         return BRANCH
     if re.search(r"\.item\(|\bint\(|\bfloat\(|\bbool\(|\.tolist\(|\brange\(|\[.*:.*\]", code):
         return NUMBER

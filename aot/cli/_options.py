@@ -91,3 +91,26 @@ def sizes(values: Iterable[str]) -> dict[str, int]:
             raise UsageError(f"--size {text}: expected NAME=NUMBER", fix="e.g. --size batch=3,seq=11")
         found[name.strip()] = int(size)
     return found
+
+
+# The options that several commands take, each said once.
+precision_option = click.option(
+    "--precision",
+    type=Named("precision", precisions),
+    metavar="NAME",
+    help="fp32, fp16, bf16, int8 or fp8. Default: fp16, or what the recipe says.",
+)
+backend_option = click.option(
+    "--backend", metavar="NAME", help="tensorrt, tensorrt_rtx or onnxruntime. Default: what fits the target."
+)
+profile_option = click.option(
+    "--profile", default="default", metavar="NAME", help="A profile: shape ranges, options, budget."
+)
+dim_option = click.option(
+    "--dim",
+    "dims",
+    multiple=True,
+    metavar="NAME=MIN:OPT:MAX",
+    help="Narrow the range of a Dim; of an ONNX file, or of its integer inputs, give it.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")

@@ -15,32 +15,21 @@ from aot.text import number, size_of, table, took
 
 @click.command("build", no_args_is_help=True)
 @click.argument("model")
-@click.option(
-    "--precision",
-    type=_options.Named("precision", _options.precisions),
-    metavar="NAME",
-    help="fp32, fp16, bf16, int8 or fp8. Default: fp16, or what the recipe says.",
-)
+@_options.precision_option
 @click.option(
     "--route",
     type=_options.Named("route", _options.routes),
     metavar="NAME",
     help="onnx (default), or torch-tensorrt: without ONNX, on a GPU with torch-tensorrt; fp32, fp16 or bf16.",
 )
-@click.option("--backend", metavar="NAME", help="tensorrt, tensorrt_rtx or onnxruntime. Default: what fits the target.")
+@_options.backend_option
 @click.option(
     "--target", "targets", multiple=True, metavar="TARGET", help="sm89, ..., or auto; one engine each. Or cpu, alone."
 )
-@click.option("--profile", default="default", metavar="NAME", help="A profile: shape ranges, options, budget.")
+@_options.profile_option
 @click.option("--calibration", metavar="NAME", help="A recipe: how ranges are found, what stays wide.")
 @click.option("--budget", multiple=True, metavar="KEY=VALUE", help="cosine, relative_l2, max_abs or metric.")
-@click.option(
-    "--dim",
-    "dims",
-    multiple=True,
-    metavar="NAME=MIN:OPT:MAX",
-    help="Narrow the range of a Dim; of an ONNX file, or of its integer inputs, give it.",
-)
+@_options.dim_option
 @click.option(
     "--until",
     type=_options.Named("stage", lambda: ("graph",)),
@@ -49,7 +38,7 @@ from aot.text import number, size_of, table, took
 )
 @click.option("-o", "--output", metavar="PATH", help="NAME.aot, or NAME.tar for one file. Default: the model's name.")
 @click.option("--fresh", is_flag=True, help="Do every stage again, whatever the store holds.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+@_options.json_option
 def command(
     model: str,
     precision: str | None,

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from aot.cli import _options
 from aot.text import size_of, table
 
 
@@ -22,7 +23,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+@_options.json_option
 def list_(as_json: bool) -> int:
     """List what the store holds, largest first.
 
@@ -49,7 +50,7 @@ def list_(as_json: bool) -> int:
 @command.command("gc")
 @click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Remove what was not used since.")
 @click.option("--max-size", type=click.FloatRange(min=0), metavar="GB", help="Remove the longest unused above this.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+@_options.json_option
 def gc(older_than: float | None, max_size: float | None, as_json: bool) -> int:
     """Remove leftovers of killed builds, damaged entries, and what --older-than or --max-size asks for.
 
@@ -74,7 +75,7 @@ def gc(older_than: float | None, max_size: float | None, as_json: bool) -> int:
 
 
 @command.command("verify")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+@_options.json_option
 def verify(as_json: bool) -> int:
     """Check that every entry is whole; exit 1 where one is not. `gc` removes those, and a build makes them again.
 

@@ -22,7 +22,7 @@ from aot.text import number, table
     metavar="NAME=MIN:OPT:MAX",
     help="The range of a Dim, where neither side declares it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+@_options.json_option
 def command(reference: str, other: str, budget: tuple[str, ...], dims: tuple[str, ...], as_json: bool) -> int:
     """Compare B with A on the same inputs, output by output.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from aot.cli import _options
 from aot.text import size_of, table
 
 PACKAGES = (
@@ -22,7 +23,7 @@ INSTALL = {
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+@_options.json_option
 def command(as_json: bool) -> int:
     """Show what this machine can build and run, and what to install for the rest.
 

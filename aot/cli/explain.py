@@ -12,27 +12,16 @@ from aot.cli._progress import reporter
 
 @click.command("explain", no_args_is_help=True)
 @click.argument("model")
-@click.option(
-    "--precision",
-    type=_options.Named("precision", _options.precisions),
-    metavar="NAME",
-    help="fp32, fp16, bf16, int8 or fp8. Default: fp16, or what the recipe says.",
-)
-@click.option("--backend", metavar="NAME", help="tensorrt, tensorrt_rtx or onnxruntime. Default: what fits the target.")
+@_options.precision_option
+@_options.backend_option
 @click.option(
     "--target", "targets", multiple=True, metavar="TARGET", help="sm89, ..., or auto, whatever GPU this machine has."
 )
-@click.option("--profile", default="default", metavar="NAME", help="A profile: shape ranges, options, budget.")
+@_options.profile_option
 @click.option("--calibration", metavar="NAME", help="A recipe: what is quantized, what stays wide.")
-@click.option(
-    "--dim",
-    "dims",
-    multiple=True,
-    metavar="NAME=MIN:OPT:MAX",
-    help="Narrow the range of a Dim; of an ONNX file, or of its integer inputs, give it.",
-)
+@_options.dim_option
 @click.option("--fresh", is_flag=True, help="Export again, whatever the store holds.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+@_options.json_option
 def command(
     model: str,
     precision: str | None,

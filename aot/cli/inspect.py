@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from aot.cli import _options
 from aot.structure import shown
 from aot.text import number, size_of, table
 
@@ -14,7 +15,7 @@ from aot.text import number, size_of, table
 @click.command("inspect", no_args_is_help=True)
 @click.argument("artifact")
 @click.option("--nodes", is_flag=True, help="Every node: its precision, module, source line, reason.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+@_options.json_option
 def command(artifact: str, nodes: bool, as_json: bool) -> int:
     """Show what ARTIFACT is, what it takes, how it was made. Every file is checked against its digest.
 

@@ -16,7 +16,7 @@ from aot.text import table
 @click.option("--size", "sizes", multiple=True, metavar="NAME=N,...", help="Sizes of random inputs. Default: optimum.")
 @click.option("-o", "--output", metavar="Y.npz", help="Where to write the outputs.")
 @click.option("--engine", metavar="TARGET", help="sm90, ..., or cpu for the final graph. Default: what runs here.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+@_options.json_option
 def command(
     artifact: str, inputs: str | None, sizes: tuple[str, ...], output: str | None, engine: str | None, as_json: bool
 ) -> int:

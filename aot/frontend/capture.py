@@ -9,11 +9,8 @@ import torch
 
 from aot.declaration import Dim, ModelSpec
 from aot.errors import ExportError
-from aot.frontend import constraints, lines, randomness
+from aot.frontend import lines, randomness
 from aot.frontend.failures import GPU, at_line
-from aot.frontend.tracing import captured
-
-__all__ = ["captured", "check_program", "check_weights", "refuse_fixed"]
 
 
 def check_weights(module: torch.nn.Module) -> None:
@@ -46,7 +43,7 @@ def check_program(program: torch.export.ExportedProgram, spec: ModelSpec) -> Non
         name, node = state
         raise ExportError(
             f"forward changes '{name}' in place, and an engine keeps no state between calls",
-            where=constraints.line_of(node) or f"model '{spec.name}'",
+            where=str(lines.of_node(node) or f"model '{spec.name}'"),
             fix=f'add states=["{name}"] to @aot.model, or leave that line out where no later call needs it; '
             "for a saved program, take the state as an input and return it",
         )

@@ -19,6 +19,7 @@ from aot.errors import ExportError
 from aot.frontend import call, capture, names
 from aot.frontend.bridge import recurrent
 from aot.frontend.eager import named_leaves
+from aot.frontend.tracing import captured
 from aot.frontend.translate import translated
 from aot.frontend.watch import refuse_state
 from aot.records import MODEL
@@ -35,7 +36,7 @@ def write_module(
     call.check(module, spec)
     capture.check_weights(module)
     refuse_state(module, spec)
-    return write_program(capture.captured(module, spec), spec, folder, type(module).__name__, project)
+    return write_program(captured(module, spec), spec, folder, type(module).__name__, project)
 
 
 def write_program(

@@ -21,6 +21,7 @@ from aot.declaration import Dim, ModelSpec
 from aot.errors import ExportError
 from aot.frontend import call, capture
 from aot.frontend.eager import Eager, named_outputs, tensor
+from aot.frontend.tracing import captured
 from aot.frontend.watch import refuse_state
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def write(model: Eager, spec: ModelSpec, path: Path, precision: Precision) -> Ma
     Returns {nodes, outputs}: the number of ops; `{name, dtype, shape}` of every output, dynamic dims by name. Raises
     ExportError for whatever would not be the promised model.
     """
-    program = capture.captured(named(model, spec, precision), spec)
+    program = captured(named(model, spec, precision), spec)
     capture.check_program(program, spec)
     torch.export.save(program, path)
     return {

@@ -20,7 +20,7 @@ from aot import profile, toolchain
 from aot.backend import Job
 from aot.declaration import Dim, Input
 from aot.errors import EngineError
-from aot.frontend.constraints import silenced
+from aot.frontend.quiet import silenced
 from aot.routes import TORCH_TENSORRT
 
 

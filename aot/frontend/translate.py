@@ -15,10 +15,12 @@ import torch
 
 from aot import origins as origins_of
 from aot.errors import ExportError
-from aot.frontend import constraints, origins
+from aot.frontend import origins
 from aot.frontend.bridge import TRANSLATIONS
 from aot.frontend.bridge.rewrite import rewritten
 from aot.frontend.call import tensor_inputs
+from aot.frontend.quiet import silenced
+from aot.frontend.untranslated import untranslated
 from aot.graph import hold_constants
 
 OPSET = 20
@@ -30,7 +32,7 @@ def translated(program: torch.export.ExportedProgram, project: Path | None = Non
     Raises ExportError for an op without translation.
     """
 
-    program = constraints.silenced(partial(rewritten, program))
+    program = silenced(partial(rewritten, program))
 
     def translate() -> Any:
         with torch.no_grad(), warnings.catch_warnings():
@@ -53,9 +55,9 @@ def translated(program: torch.export.ExportedProgram, project: Path | None = Non
             return made
 
     try:
-        made = constraints.silenced(translate)
+        made = silenced(translate)
     except torch.onnx.errors.OnnxExporterError as error:
-        raise constraints.untranslated(error, program.graph.nodes) from error
+        raise untranslated(error, program.graph.nodes) from error
     model = made.model
     if not isinstance(model, ir.Model) or model.opset_imports.get("") != OPSET:
         raise ExportError(

@@ -27,7 +27,7 @@ class SavedProgram(FileSource):
         if self._loaded is None:
             import torch
 
-            from aot.frontend.constraints import silenced
+            from aot.frontend.quiet import silenced
 
             try:
                 self._loaded = silenced(lambda: torch.export.load(self.path))

@@ -12,15 +12,6 @@ import torch
 from aot.errors import ExportError
 from aot.frontend import lines
 from aot.frontend.failures import at_line, first_sentence
-from aot.frontend.quiet import silenced
-
-__all__ = ["line_of", "silenced", "untranslated"]
-
-
-def line_of(node: Any) -> str | None:
-    """`file:line in function: text` of the user's code behind a node of an exported program."""
-    line = lines.of_node(node)
-    return str(line) if line else None
 
 
 def untranslated(error: BaseException, nodes: Iterable[Any]) -> ExportError:

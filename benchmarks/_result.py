@@ -53,15 +53,14 @@ def _command() -> str:
 
 
 def commit() -> str | None:
-    """The commit measured, with a mark where the tree differs from it; None outside of a repository."""
+    """The commit measured, `-dirty` where the tree differs from it in more than results; None outside a repository."""
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=12", "--dirty"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        named = _git("describe", "--always", "--abbrev=12")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
+    return named + ("-dirty" if changed else "")
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

@@ -18,10 +18,10 @@ from aot.frontend.bridge import (
     reductions,
     resize,
     running,
+    scalars,
     scatter,
     sdpa,
     searching,
-    sizes,
     sorting,
 )
 
@@ -29,6 +29,6 @@ TRANSLATIONS: dict[Any, Any] = {**sdpa.TRANSLATION, **recurrent.TRANSLATION}
 
 REWRITES: dict[Any, Any] = {
     op: function
-    for part in (adaptive_pool, elementwise, experts, reductions, resize, running, scatter, searching, sizes, sorting)
+    for part in (adaptive_pool, elementwise, experts, reductions, resize, running, scalars, scatter, searching, sorting)
     for op, function in part.REWRITE.items()
 }

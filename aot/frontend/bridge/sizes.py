@@ -1,8 +1,7 @@
-"""Arithmetic with sizes: as whole numbers where it is about whole numbers, and as scalars of ops that take constants.
+"""Arithmetic with sizes as whole numbers, where it is about whole numbers.
 
-torch.onnx divides sizes with ONNX's Div, which rounds towards zero: `-(-n // 4)` comes out one short. It computes
-`floor(n * (16 / m))` in FP32, where 41 * (16 / 41) is below 16. And many of its translations take a Python number
-for what may be a size.
+torch.onnx divides sizes with ONNX's Div, which rounds towards zero: `-(-n // 4)` comes out one short. And it computes
+`floor(n * (16 / m))` in FP32, where 41 * (16 / 41) is below 16.
 """
 
 from __future__ import annotations
@@ -65,56 +64,3 @@ def _is_int(argument: Any) -> bool:
 
 def _never_negative(argument: Any) -> bool:
     return bool(statically_known_true(_value(argument) >= 0))
-
-
-def _is_size(*scalars: Any) -> bool:
-    return any(isinstance(scalar, torch.SymInt | torch.SymFloat) for scalar in scalars)
-
-
-def _tensor(scalar: Any, like: torch.Tensor) -> torch.Tensor:
-    """A tensor of rank 0; its dtype promotes as the scalar would."""
-    if isinstance(scalar, float | torch.SymFloat):
-        return torch.full((), scalar, dtype=like.dtype if like.is_floating_point() else torch.get_default_dtype())
-    return torch.full((), scalar, dtype=like.dtype)
-
-
-def _second(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For an op on a tensor and a number that also takes two tensors."""
-
-    def rewrite(x: torch.Tensor, scalar: Any) -> Any:
-        return function(x, _tensor(scalar, x)) if _is_size(scalar) else NotImplemented
-
-    return rewrite
-
-
-def _first(function: Callable[..., Any]) -> Callable[..., Any]:
-    def rewrite(scalar: Any, x: torch.Tensor) -> Any:
-        return function(_tensor(scalar, x), x) if _is_size(scalar) else NotImplemented
-
-    return rewrite
-
-
-def _weighted(function: Callable[..., Any]) -> Callable[..., Any]:
-    def rewrite(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, value: Any = 1) -> Any:
-        return x + function(a, b) * value if _is_size(value) else NotImplemented
-
-    return rewrite
-
-
-def _leaky_relu(x: torch.Tensor, slope: Any = 0.01) -> Any:
-    return torch.where(x > 0, x, x * slope) if _is_size(slope) else NotImplemented
-
-
-_aten = torch.ops.aten
-REWRITE: dict[Any, Any] = {
-    _aten.remainder.Scalar: _second(torch.remainder),
-    _aten.fmod.Scalar: _second(torch.fmod),
-    _aten.pow.Tensor_Scalar: _second(torch.pow),
-    _aten.pow.Scalar: _first(torch.pow),
-    **{name: _second(torch.bitwise_and) for name in (_aten.bitwise_and.Scalar, _aten.__and__.Scalar)},
-    **{name: _second(torch.bitwise_or) for name in (_aten.bitwise_or.Scalar, _aten.__or__.Scalar)},
-    **{name: _second(torch.bitwise_xor) for name in (_aten.bitwise_xor.Scalar, _aten.__xor__.Scalar)},
-    _aten.addcmul.default: _weighted(torch.mul),
-    _aten.addcdiv.default: _weighted(torch.div),
-    _aten.leaky_relu.default: _leaky_relu,
-}

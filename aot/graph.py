@@ -5,26 +5,37 @@ why both are equal. Its `example` is a tiny graph in ONNX's text form that the p
 made that holds every pass to the contract: at least one site changes, a second run changes nothing, the checker
 passes, and the numbers stay equal.
 
-`run_passes` runs passes in order, each until it finds nothing more to do. After every change what nothing reads is
-removed and shapes are inferred, so that a pass may rely on the shapes of what it sees; and a node that a pass made
-without saying where it comes from inherits the origin of what it replaced (`aot.origins.inherit` has the rule).
+`run_passes` runs passes in order, each until it finds nothing more to do, and the list again while something changed.
+A pass says which ops it looks for (`anchors`); where the graph holds none of them it costs nothing. After every change
+what nothing reads is removed, the dtypes and shapes of what is new or was not known are inferred, so that a pass may
+rely on them, and a node that a pass made without saying where it comes from inherits the origin of what it replaced
+(`aot.origins.inherit` has the rule).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
 from aot import origins
+from aot.graph_shapes import complete, infer_shapes
+from aot.graph_state import State, bodies
+from aot.origins import Origin
+
+__all__ = ["Applied", "Pass", "Skip", "apply_rules", "graph_pass", "hold_constants", "infer_shapes", "run_passes"]
 
 Skip = Callable[[ir.Node, str], None]
 Rewrite = Callable[[ir.Model, Skip], int]
+Watch = Callable[["Pass", State, State], None]
 
 _ROUNDS = 50
+"""Of one pass."""
+_TURNS = 4
+"""Of the whole list."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +43,15 @@ class Pass:
     """A graph rewrite; see the module's docstring.
 
     name: the function's name. example: a model in ONNX's text form. narrow_only: it is run only for builds that
-    compute in a type narrower than FP32, since FP32 does not need what it does.
+    compute in a type narrower than FP32, since FP32 does not need what it does. anchors: the op types of the standard
+    domain of which a graph must hold one for the pass to change anything; empty: any graph.
     """
 
     name: str
     rewrite: Rewrite
     example: str
     narrow_only: bool = False
+    anchors: tuple[str, ...] = ()
 
     @property
     def algebra(self) -> str:
@@ -51,61 +64,133 @@ class Pass:
         `skip(node, reason)` hears of every site that looked right and was left alone. Raises RuntimeError when
         the pass never settles, which is a bug in the pass.
         """
-        from onnx_ir.passes.common import RemoveUnusedNodesPass
+        return self.settle(State.of(model), skip)[0]
 
+    def settle(self, state: State, skip: Skip | None = None, watch: Watch | None = None) -> tuple[int, State]:
+        """As a call of the pass, on the model of `state`, which is its present one; the new state comes back, too.
+
+        `watch(pass, before, after)` sees every change.
+        """
         total = 0
         for _ in range(_ROUNDS):
-            before = origins.by_value(model)
+            if self.anchors and state.ops.isdisjoint(self.anchors):
+                return total, state
             reasons: dict[str, tuple[ir.Node, str]] = {}
-            sites = self.rewrite(model, lambda node, why, r=reasons: r.update({node.name or "": (node, why)}))  # type: ignore[misc]
+            sites = self.rewrite(state.model, lambda node, why, r=reasons: r.update({node.name or "": (node, why)}))  # type: ignore[misc]
             if not sites:
                 for node, why in reasons.values():
                     if skip is not None:
                         skip(node, why)
-                return total
+                return total, state
             total += sites
-            RemoveUnusedNodesPass()(model)
-            origins.inherit(model, before)
-            infer_shapes(model)
+            before, state = state, _tidied(state)
+            if watch is not None:
+                watch(self, before, state)
         raise RuntimeError(f"pass '{self.name}' still changes the graph after {_ROUNDS} rounds")
 
 
-def graph_pass(*, example: str, narrow_only: bool = False) -> Callable[[Rewrite], Pass]:
+def graph_pass(*, example: str, narrow_only: bool = False, anchors: tuple[str, ...] = ()) -> Callable[[Rewrite], Pass]:
     """Make a `Pass` of a function `(model, skip) -> sites changed`."""
 
     def declare(rewrite: Rewrite) -> Pass:
-        return Pass(rewrite.__name__, rewrite, example, narrow_only)
+        return Pass(rewrite.__name__, rewrite, example, narrow_only, anchors)
 
     return declare
 
 
-@dataclass(frozen=True)
+@dataclass
 class Applied:
-    """What one pass did: the sites it changed, its seconds, and (node, reason) for those it left alone."""
+    """What one pass did: the sites it changed, its seconds, and the reason for each node that it left alone.
+
+    seconds: of the pass and of what was tidied after it; `watch` is not counted.
+    """
 
     name: str
-    sites: int
-    seconds: float
-    skipped: tuple[tuple[str, str], ...]
+    sites: int = 0
+    seconds: float = 0.0
+    skipped: dict[str, str] = field(default_factory=dict)
 
 
-def run_passes(passes: Iterable[Pass], model: ir.Model) -> list[Applied]:
-    """Run `passes` in order over `model`, in place."""
-    infer_shapes(model)
-    done = []
-    for one in passes:
+def run_passes(passes: Iterable[Pass], model: ir.Model, watch: Watch | None = None) -> list[Applied]:
+    """Run `passes` over `model`, in place: in order, and again while one changes something.
+
+    `watch(pass, before, after)` sees every change. A pass that the list holds more than once is counted once.
+    """
+    passes = tuple(passes)
+    done = {one.name: Applied(one.name) for one in passes}
+    state = State.of(model)
+    complete(state)
+    seen: dict[str, State] = {}
+    for _ in range(_TURNS):
+        start = state
+        for one in passes:
+            if seen.get(one.name) is not state:
+                state = _timed(one, done[one.name], state, watch)
+                seen[one.name] = state
+        if state is start:
+            break
+    return list(done.values())
+
+
+def _timed(one: Pass, applied: Applied, state: State, watch: Watch | None) -> State:
+    watched = 0.0
+
+    def watching(one: Pass, before: State, after: State) -> None:
+        nonlocal watched
         start = time.perf_counter()
-        skipped: list[tuple[str, str]] = []
-        sites = one(model, lambda node, why, s=skipped: s.append((node.name or "", why)))  # type: ignore[misc]
-        done.append(Applied(one.name, sites, time.perf_counter() - start, tuple(skipped)))
-    return done
+        if watch is not None:
+            watch(one, before, after)
+        watched += time.perf_counter() - start
+
+    applied.skipped.clear()  # what stands in the end counts
+    start = time.perf_counter()
+    sites, state = one.settle(state, lambda node, why: applied.skipped.update({node.name or "": why}), watching)
+    applied.sites += sites
+    applied.seconds += time.perf_counter() - start - watched
+    return state
 
 
-def infer_shapes(model: ir.Model) -> None:
-    """Complete the dtype and shape of every value, following the contents of shape tensors; symbolic dims are kept."""
-    from onnx_ir.passes.common import ShapeInferencePass
+def _tidied(before: State) -> State:
+    """The state of the model after a change, once what nothing reads is gone and what is new is complete."""
+    model = before.model
+    _drop_unread(model.graph)
+    after = State.of(model)
+    origins.inherit(model, _Origins(before), after.fresh(before))
+    complete(after)
+    return after
 
-    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+
+class _Origins(Mapping[str, Origin]):
+    """The origins of the values of a state, by name, read when they are asked for."""
+
+    def __init__(self, state: State) -> None:
+        self._maker = state.maker
+
+    def __getitem__(self, name: str) -> Origin:
+        origin = origins.of(self._maker[name])
+        if origin is None:
+            raise KeyError(name)
+        return origin
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._maker)
+
+    def __len__(self) -> int:
+        return len(self._maker)
+
+
+def _drop_unread(graph: ir.Graph) -> None:
+    """Remove the nodes and the initializers that no output depends on, those of bodies included."""
+    for node in reversed(graph):
+        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            graph.remove(node, safe=True)
+            continue
+        for attribute in node.attributes.values():
+            for body in bodies(attribute):
+                _drop_unread(body)
+    for name, value in tuple(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del graph.initializers[name]
 
 
 def apply_rules(model: ir.Model, rules: Sequence[Any]) -> int:

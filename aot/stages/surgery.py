@@ -69,7 +69,7 @@ def rewrite(source: Path, folder: Path, *, narrow: bool) -> Mapping[str, Any]:
                 "name": one.name,
                 "sites": one.sites,
                 "seconds": round(one.seconds, 4),
-                "skipped": [{"node": node, "reason": reason} for node, reason in one.skipped],
+                "skipped": [{"node": node, "reason": reason} for node, reason in one.skipped.items()],
             }
             for one in done
         ],

@@ -1,0 +1,201 @@
+"""The dtypes and shapes of a graph: all of them once, and after a rewrite those of what is new.
+
+onnx's own inference does the work, in C++, on a small model of the nodes in question: large weights stay behind, and
+what computes shapes comes along, so that the contents of shape tensors are followed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from aot.graph_state import State, write_constant, write_nodes, write_value
+
+if TYPE_CHECKING:
+    import onnx
+
+_SMALL = 64
+"""Elements up to which a constant may be a shape, axes or the like, which sizes follow from."""
+_COUNTER = "aot.unknown_dims"
+_INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
+
+log = logging.getLogger(__name__)
+
+
+def infer_shapes(model: ir.Model) -> None:
+    """Complete the dtype and shape of every value that lacks one, following the contents of shape tensors.
+
+    What is known stays, symbolic dims keep their names. A dim that nothing names gets a name of its own, `unk__N`; it
+    is asked for again each time, since more may be known by then.
+    """
+    complete(State.of(model))
+
+
+def complete(state: State, nodes: Iterable[ir.Node] | None = None) -> None:
+    """`infer_shapes` for the outputs of `nodes`; of all nodes where none are given."""
+    for key, tensor in state.constants.items():
+        _learn(state.values[key], tensor)
+    wanted = set()
+    for node in state.nodes if nodes is None else nodes:
+        if _is_constant(node) and _lacks(node.outputs[0]):
+            _learn(node.outputs[0], ir.convenience.get_const_tensor(node.outputs[0]))
+        if any(map(_lacks, node.outputs)):
+            wanted.add(state.outermost(node))
+    if not wanted:
+        return
+    names = _Symbols(state)
+    for graph in _graphs(_inferred(state, _with_shape_arithmetic(state, wanted)).graph):
+        for info in (*graph.value_info, *graph.input, *graph.output):
+            value = state.values[info.name]
+            if _lacks(value):
+                _take(value, info.type, names)
+
+
+def _lacks(value: ir.Value) -> bool:
+    shape = value.shape
+    if shape is None or value.type is None:
+        return value.name != ""
+    return any(not isinstance(size, int) and made_up(size.value) for size in shape)
+
+
+def made_up(name: str | None) -> bool:
+    """Whether a symbolic dim has no name, or one that only says that nothing is known."""
+    return name is None or name.startswith("unk__")
+
+
+def _is_constant(node: ir.Node) -> bool:
+    return node.op_type == "Constant" and node.domain == ""
+
+
+def _learn(value: ir.Value, tensor: ir.TensorProtocol | None) -> None:
+    if tensor is not None and (value.shape is None or value.type is None):
+        value.shape, value.type = ir.Shape(tensor.shape.numpy()), ir.TensorType(tensor.dtype)
+
+
+def _with_shape_arithmetic(state: State, wanted: set[ir.Node]) -> list[ir.Node]:
+    """`wanted` and what computes the integers that it reads, from the Shape nodes on, in the order of the graph."""
+    todo, found = list(wanted), set(wanted)
+    while todo:
+        node = todo.pop()
+        if node.op_type in ("Shape", "Size"):
+            continue
+        for key in state.reads(node):
+            maker, value = state.maker.get(key), state.values[key]
+            if maker in found or maker is None or value.dtype not in _INTEGERS or not _may_be_a_shape(value):
+                continue
+            found.add(maker)
+            todo.append(maker)
+    return [node for node in state.graphs[state.model.graph].nodes if node in found]
+
+
+def _may_be_a_shape(value: ir.Value) -> bool:
+    return value.shape is None or len(value.shape) <= 1
+
+
+def _inferred(state: State, nodes: Sequence[ir.Node]) -> onnx.ModelProto:
+    """The small model of `nodes`, with what onnx infers of it."""
+    import onnx
+
+    model = onnx.ModelProto(ir_version=max(state.model.ir_version or 0, 10))
+    for domain, version in state.model.opset_imports.items():
+        model.opset_import.add(domain=domain, version=version)
+    for function in state.model.functions.values():
+        model.functions.append(ir.serde.serialize_function(function))
+    model.graph.name = "part"
+    given: set[str] = {""}
+    inner = []
+    for node in nodes:
+        for key in state.reads(node):
+            if key in given:
+                continue
+            given.add(key)
+            tensor, maker, value = state.constants.get(key), state.maker.get(key), state.values[key]
+            if maker is not None and _is_constant(maker):
+                tensor = ir.convenience.get_const_tensor(value)
+            if tensor is not None and tensor.size <= _SMALL and not value.is_graph_input():
+                write_constant(model.graph.initializer.add(), key, tensor)
+            elif value.type is not None:
+                write_value(model.graph.input.add(), key, value)
+        if _is_constant(node):
+            continue  # its contents are given where they are read
+        inner.append(node)
+        made = state.nodes[node].outputs
+        given.update(made)
+        for key in made:
+            if key and state.values[key].type is not None:
+                write_value(model.graph.value_info.add(), key, state.values[key], made_up)
+    write_nodes(model.graph, state, inner)
+    try:
+        return onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        log.debug("no shapes inferred: %s", error)
+        return onnx.ModelProto()
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _graphs(body)
+
+
+class _Symbols:
+    """Names of dims: those of the graph stay; those that one inference made up become unlike all others."""
+
+    def __init__(self, state: State) -> None:
+        self._meta = state.model.meta
+        self._new: dict[str, str] = {}
+        self._old = {
+            str(size.value)
+            for value in state.values.values()
+            for size in value.shape or ()
+            if not isinstance(size, int) and size.value is not None
+        }
+
+    def known(self, name: str) -> bool:
+        """Whether the graph has this name."""
+        return name in self._old
+
+    def __call__(self, name: str) -> str:
+        """The name in the graph."""
+        if name in self._old:
+            return name
+        if name not in self._new:
+            count = self._meta.get(_COUNTER, 0)
+            while f"unk__{count}" in self._old:
+                count += 1
+            self._meta[_COUNTER] = count + 1
+            self._new[name] = f"unk__{count}"
+        return self._new[name]
+
+
+def _take(value: ir.Value, proto: onnx.TypeProto, names: _Symbols) -> None:
+    """Add to `value` what is known of it now."""
+    if not proto.HasField("tensor_type"):
+        if value.type is None and proto.WhichOneof("value") is not None:
+            value.type = ir.serde.deserialize_type_proto_for_type(proto)
+        return
+    tensor = proto.tensor_type
+    if value.type is None and tensor.elem_type:
+        value.type = ir.TensorType(ir.DataType(tensor.elem_type))
+    if not tensor.HasField("shape"):
+        return
+    old = [None] * len(tensor.shape.dim) if value.shape is None else list(value.shape)
+    if len(old) == len(tensor.shape.dim):
+        value.shape = ir.Shape([_size(size, dim, names) for size, dim in zip(old, tensor.shape.dim, strict=True)])
+
+
+def _size(old: Any, dim: onnx.TensorShapeProto.Dimension, names: _Symbols) -> int | str | None:
+    """What is known of a dim: what was, where it was something."""
+    before = old if isinstance(old, int) or old is None else old.value
+    if isinstance(before, int) or not made_up(before):
+        return before
+    if dim.HasField("dim_value"):
+        return dim.dim_value
+    if not dim.dim_param or (before is not None and not names.known(dim.dim_param)):
+        return before
+    return names(dim.dim_param)

@@ -1,0 +1,199 @@
+"""A graph as it stood at one moment: what a pass changed is the difference of two of them.
+
+Only references are kept, so that a state costs a few microseconds a node. Values go by key: the name that they had at
+that moment, behind the place of their graph where that is the body of an If, a Loop or a Scan. So a node that took
+over the output of another, and its name, makes the same value, whatever object stands for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node: (domain, op type, overload), its attributes, and the keys of what it reads and makes ("" for nothing)."""
+
+    op: tuple[str, str, str]
+    attributes: tuple[ir.Attr, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    graph: ir.Graph
+
+
+@dataclass(frozen=True, slots=True)
+class GraphState:
+    """The main graph, or a body and the node that holds it: nodes, and the keys of inputs, outputs and initializers."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    constants: tuple[str, ...]
+    nodes: tuple[ir.Node, ...]
+    holder: ir.Node | None
+
+
+@dataclass(slots=True)
+class State:
+    """See the module's docstring.
+
+    nodes: in the order of the graph, those of a body behind the node that holds it. values: by key. constants: what
+    the initializers hold. maker: the node that makes a value. ops: the op types of the standard domain.
+    """
+
+    model: ir.Model
+    nodes: dict[ir.Node, NodeState] = field(default_factory=dict)
+    graphs: dict[ir.Graph, GraphState] = field(default_factory=dict)
+    values: dict[str, ir.Value] = field(default_factory=dict)
+    constants: dict[str, ir.TensorProtocol | None] = field(default_factory=dict)
+    maker: dict[str, ir.Node] = field(default_factory=dict)
+    ops: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, model: ir.Model) -> State:
+        """The state of the main graph and its bodies."""
+        state = cls(model)
+        state._take(model.graph, None, "", {None: ""})
+        return state
+
+    def _take(self, graph: ir.Graph, holder: ir.Node | None, place: str, keys: dict[ir.Value | None, str]) -> None:
+        def key(value: ir.Value | None) -> str:
+            known = keys.get(value)
+            if known is not None or value is None:
+                return known or ""
+            name = value.name
+            found = place + name if name else "" if name == "" else f"{place}#{id(value)}"
+            if found in self.values:
+                found = f"{found}#{id(value)}"
+            keys[value] = found
+            if found:
+                self.values[found] = value
+            return found
+
+        inputs = tuple([key(value) for value in graph.inputs])
+        constants = tuple([key(value) for value in graph.initializers.values()])
+        for name in constants:
+            self.constants[name] = self.values[name].const_value
+        nodes = tuple(graph)
+        for node in nodes:
+            attributes = tuple(node.attributes.values()) if node.attributes else ()
+            read = tuple([key(value) for value in node.inputs])
+            made = tuple([key(value) for value in node.outputs])
+            domain, op = node.domain, node.op_type
+            self.nodes[node] = NodeState((domain, op, node.overload), attributes, read, made, graph)
+            if not domain:
+                self.ops.add(op)
+            for name in made:
+                self.maker[name] = node
+            for attribute in attributes:
+                for index, body in enumerate(bodies(attribute)):
+                    self._take(body, node, f"{place}{node.name or made[0]}.{attribute.name}.{index}/", keys)
+        outputs = tuple([key(value) for value in graph.outputs])
+        self.graphs[graph] = GraphState(inputs, outputs, constants, nodes, holder)
+
+    def fresh(self, before: State) -> list[ir.Node]:
+        """The nodes that were not there before, in the order of the graph."""
+        return [node for node in self.nodes if node not in before.nodes]
+
+    def outermost(self, node: ir.Node) -> ir.Node:
+        """The node of the main graph that is `node` or holds it."""
+        holder = self.graphs[self.nodes[node].graph].holder
+        return node if holder is None else self.outermost(holder)
+
+    def reads(self, node: ir.Node) -> Iterator[str]:
+        """The keys that a node needs from outside: what it reads, and what its bodies capture."""
+        at = self.nodes[node]
+        yield from (key for key in at.inputs if key)
+        for attribute in at.attributes:
+            for body in bodies(attribute):
+                graph = self.graphs[body]
+                inside = set(graph.inputs)
+                for inner in graph.nodes:
+                    yield from (key for key in self.reads(inner) if key not in inside)
+                    inside.update(self.nodes[inner].outputs)
+                yield from (key for key in graph.outputs if key not in inside)
+
+
+_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+
+
+def bodies(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
+    """The graphs that an attribute holds."""
+    kind = attribute.type
+    if kind is _GRAPH:
+        return (attribute.as_graph(),)
+    return tuple(attribute.as_graphs()) if kind is _GRAPHS else ()
+
+
+def write_nodes(graph: onnx.GraphProto, state: State, nodes: Iterable[ir.Node]) -> None:
+    """Append nodes to `graph` as they stood, keys as names.
+
+    The initializers of bodies are not written: keys are unique, so that they can stand with those of `graph`.
+    """
+    for node in nodes:
+        at = state.nodes[node]
+        proto = graph.node.add()
+        domain, proto.op_type, overload = at.op
+        if domain:
+            proto.domain = domain
+        if overload:
+            proto.overload = overload
+        proto.input.extend(at.inputs)
+        proto.output.extend(at.outputs)
+        for attribute in at.attributes:
+            put = proto.attribute.add()
+            held = bodies(attribute)
+            if not held:
+                ir.serde.serialize_attribute_into(put, attribute)
+                continue
+            put.name, put.type = attribute.name, attribute.type.value
+            for body in held:
+                _write_body(put.g if attribute.type is _GRAPH else put.graphs.add(), state, body)
+
+
+def _write_body(graph: onnx.GraphProto, state: State, body: ir.Graph) -> None:
+    at = state.graphs[body]
+    graph.name = body.name or "body"
+    for key in at.inputs:
+        write_value(graph.input.add(), key, state.values[key])
+    write_nodes(graph, state, at.nodes)
+    for key in at.outputs:
+        write_value(graph.output.add(), key, state.values[key])
+
+
+def write_value(
+    proto: onnx.ValueInfoProto, key: str, value: ir.Value, unknown: Callable[[str | None], bool] = lambda name: not name
+) -> None:
+    """Say the dtype and shape of a value, as far as they are known; dims whose name is `unknown` are left open."""
+    proto.name = key
+    if not isinstance(value.type, ir.TensorType):
+        if value.type is not None:
+            ir.serde.serialize_type_into(proto.type, value.type)
+        return
+    tensor = proto.type.tensor_type
+    tensor.elem_type = value.type.dtype.value
+    if value.shape is not None:
+        tensor.shape.SetInParent()
+        for size in value.shape:
+            dim = tensor.shape.dim.add()
+            if isinstance(size, int):
+                dim.dim_value = size
+            elif not unknown(size.value):
+                dim.dim_param = str(size.value)
+
+
+def write_constant(proto: onnx.TensorProto, key: str, tensor: ir.TensorProtocol) -> None:
+    """Write an initializer with its contents, wherever they are kept."""
+    if tensor.dtype == ir.DataType.STRING:
+        ir.serde.serialize_tensor_into(proto, tensor)
+    else:
+        proto.data_type = tensor.dtype.value
+        proto.dims.extend(tensor.shape.numpy())
+        proto.raw_data = tensor.tobytes()
+    proto.name = key

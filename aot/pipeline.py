@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from aot import artifact, routes
 from aot.allowance import allowed
@@ -22,7 +21,7 @@ from aot.stages.program import capture
 from aot.stages.quantize import quantize
 from aot.stages.reference import reference
 from aot.stages.surgery import surgery
-from aot.stages.verify import FAITHFUL, verify_engine, verify_export, verify_graph
+from aot.stages.verify import verify_engine, verify_export, verify_graph
 from aot.store import Store
 
 
@@ -51,9 +50,9 @@ def prepare(request: Request, choices: Choices, source: Source, run: Run) -> Pre
     data = collect(run, source, plan)
     graph = surgery(run, exported, plan)
     references = reference(run, source, data, plan)
-    allow = partial(allowed, moved=references.moved, requantized=exported.requantized)
-    plan = replace(plan, budget=merged(allow(plan.budget), request.budget))
-    verify_export(run, source, graph, references, plan, allow(FAITHFUL))
+    faithful = verify_export(run, source, graph, references, plan, requantized=exported.requantized)
+    held = allowed(plan.budget, moved=faithful.facts["moved"], requantized=exported.requantized)
+    plan = replace(plan, budget=merged(held, request.budget))
 
     ranges = calibrate(run, graph, data, plan)
     final = quantize(run, graph, ranges, plan)

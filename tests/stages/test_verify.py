@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,10 @@ from aot.config import Budget
 from aot.errors import DeclarationError, EngineError, ExportError
 from aot.stages.verify import rejudge, verify_engine, verify_export, verify_graph
 from tests.tiny import PLAN, WEIGHT, Eager, Workshop, report_of
+
+if TYPE_CHECKING:
+    from aot.arrays import Arrays
+    from aot.source import Runner
 
 
 @pytest.fixture
@@ -92,11 +98,29 @@ def test_a_report_is_judged_again_under_another_budget(shop: Workshop) -> None:
 
 
 def test_an_export_that_differs_from_eager_ends_the_build_before_any_precision_is_given_up(shop: Workshop) -> None:
-    right = verify_export(shop.run, Eager(), shop.graph(), shop.references(), PLAN).facts
+    right = verify_export(shop.run, Eager(), shop.graph(), shop.references(), PLAN, requantized=False).facts
     assert right["relative_l2"] < 1e-6
+    wrong = shop.graph(WEIGHT * np.float32(1.002))
     with pytest.raises(ExportError, match=r"case 'b1', output 'y': relative_l2 0\.00[0-9]+") as caught:
-        verify_export(shop.run, Eager(), shop.graph(WEIGHT * np.float32(1.002)), shop.references(), PLAN)
+        verify_export(shop.run, Eager(), wrong, shop.references(), PLAN, requantized=False)
     assert "state" in str(caught.value)
+
+
+def test_an_export_is_held_no_closer_than_the_model_keeps_at_the_very_case_that_missed(shop: Workshop) -> None:
+    class Shaky(Eager):
+        """A model that answers a change in the last digit of its inputs with a change of a thousandth."""
+
+        def eager(self) -> Runner:
+            def run(inputs: Mapping[str, Any]) -> Arrays:
+                return {"y": inputs["x"] @ WEIGHT * np.float32(1.001)}
+
+            return run
+
+    off = shop.graph(WEIGHT * np.float32(1.002))
+    facts = verify_export(shop.run, Shaky(), off, shop.references(), PLAN, requantized=False).facts
+    assert facts["accepted"]
+    assert facts["moved"] == pytest.approx(1e-3, rel=1e-2)
+    assert facts["budget"]["relative_l2"] == pytest.approx(4e-3, rel=1e-2)
 
 
 def test_an_engine_is_scored_with_the_models_metric_where_the_source_is_here(shop: Workshop) -> None:

@@ -69,7 +69,7 @@ def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str) -> Prepare
         squeezes,
         written_out,
     )
-    from aot.passes.cleaning import fold_constants
+    from aot.passes.fold_constants import fold_constants
 
     for value in model.graph.inputs:
         declared = inputs[str(value.name)].shape

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from aot.graph import Pass
 from aot.passes.attention_scale import attention_scale
-from aot.passes.cleaning import drop_dead, drop_identities, fold_constants, share_subexpressions
+from aot.passes.cleaning import drop_dead, drop_identities
 from aot.passes.col2im_transposed import col2im_transposed
 from aot.passes.dft_products import dft_products
 from aot.passes.einsum_letters import einsum_letters
 from aot.passes.erf_gelu import erf_gelu
 from aot.passes.finite_mask import finite_mask
 from aot.passes.fold_batch_norm import fold_batch_norm
+from aot.passes.fold_constants import fold_constants
 from aot.passes.gather_by_ranges import gather_by_ranges
-from aot.passes.library_rules import drop_expands, drop_no_ops, merge_clips, merge_views
+from aot.passes.library_rules import drop_expands, merge_clips, merge_views
+from aot.passes.no_ops import drop_no_ops
 from aot.passes.pool_everything import pool_everything
+from aot.passes.share import share_subexpressions
 from aot.passes.softmax_guard import softmax_guard
 from aot.passes.static_reshape import static_reshape
 from aot.passes.transpose_through_views import transpose_through_views

@@ -10,36 +10,6 @@ from aot.graph import Skip, apply_rules, graph_pass
 @graph_pass(
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
-    g (float[B,4] x) => (float[B,4] y) <float one = {1}, float zero = {0}>
-    { a = Mul(x, one)  b = Add(a, zero)  c = Cast<to = 1>(b)  y = Relu(c) }
-    """
-)
-def drop_no_ops(model: ir.Model, skip: Skip) -> int:
-    """x·1 = x/1 = x+0 = x-0 = x; a cast to the same type, a dropout at inference, a transpose that moves nothing and
-    an expansion to the same shape are x."""
-    from onnxscript.rewriter.rules import common as rules
-
-    return apply_rules(
-        model,
-        [
-            *rules.mul_by_1_rule.commute(),
-            *rules.add_0_rule.commute(),
-            rules.sub_0_rule,
-            rules.div_by_1_rule,
-            rules.dropout_zero_rule,
-            rules.dropout_inference_rule,
-            rules.no_op_cast_rule,
-            rules.no_op_transpose_rule,
-            rules.no_op_expand_rule,
-            rules.collapse_slice_rule,
-            rules.collapse_slice2_rule,
-        ],
-    )
-
-
-@graph_pass(
-    example="""
-    <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,3,4,5] x) => (float[B,5,3,4] y)
     { a = Transpose<perm = [0, 2, 1, 3]>(x)  y = Transpose<perm = [0, 3, 2, 1]>(a) }
     """

@@ -1,0 +1,215 @@
+"""Nodes whose result is known before anything is fed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import LiftSubgraphInitializersToMainGraphPass
+
+from aot.graph import Skip, graph_pass
+from aot.passes._compute import Array, Unfoldable, compute, foldable
+from aot.passes._compute_elementwise import cast
+from aot.passes._edit import attribute, replace
+
+SMALL = 1 << 20
+"""Bytes. A larger result is kept only if it takes the place of at least as many bytes of weights."""
+GROWTH = 1 << 24
+"""Bytes by which the small results may make a model larger, all together."""
+_GROWN = "aot.folded"
+"""Where a model keeps how much of `GROWTH` is used up."""
+
+
+@graph_pass(
+    example="""
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (float[B,4] x) => (float[B,4] y) <float[4] a = {1, 2, 3, 4}, float[4] b = {4, 3, 2, 1}>
+    { c = Add(a, b)  y = Mul(x, c) }
+    """
+)
+def fold_constants(model: ir.Model, skip: Skip) -> int:
+    """A node whose inputs are all constants is its result, computed once; so are the shape of what has a static shape
+    and the type of what is cast like it. What Constant nodes hold becomes initializers.
+
+    What random or quantizing nodes make is not constant, nor is an initializer that is an input too. Nothing makes the
+    model larger by more than `GROWTH`: a result larger than `SMALL` has to pay with weights that nothing else reads.
+    """
+    if any(graph.initializers for graph in model.graph.subgraphs()):
+        LiftSubgraphInitializersToMainGraphPass()(model)
+    folding = _Folding(model)
+    for node in model.graph.all_nodes():
+        folding.visit(node)
+    return folding.write(skip)
+
+
+class _Folding:
+    """One sweep: `known` holds the results so far, `made` the nodes they came from, in order."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.opset = model.opset_imports.get("", 1)
+        self.known: dict[ir.Value, Array | ir.TensorProtocol] = {}
+        self.made: list[ir.Node] = []
+
+    def visit(self, node: ir.Node) -> None:
+        """Compute the outputs of `node`, if they can be told."""
+        if node.domain:
+            return
+        if node.op_type == "Constant":
+            tensor = ir.convenience.get_const_tensor(node.outputs[0])
+            if tensor is not None:
+                self.known[node.outputs[0]] = tensor
+                self.made.append(node)
+            return
+        found = self._by_shape(node)
+        if found is None:
+            if not all(value is None or value in self.known or _initial(value) for value in node.inputs):
+                return
+            if not node.inputs or not foldable(node) or _named(node):
+                return
+            found = self._computed(node)
+        if found is not None and all(
+            value.dtype is None or value.dtype.numpy() == made.dtype
+            for value, made in zip(node.outputs, found, strict=True)
+        ):
+            self.known.update(zip(node.outputs, found, strict=True))
+            self.made.append(node)
+
+    def _by_shape(self, node: ir.Node) -> list[Array] | None:
+        """What a node computes from the shape or the type of its input alone."""
+        value = node.inputs[0] if node.inputs else None
+        if node.op_type in ("Shape", "Size") and value is not None:
+            if value.shape is None or not value.shape.is_static():
+                return None
+            dims = np.array(value.shape.numpy(), np.int64)
+            if node.op_type == "Size":
+                return [np.asarray(dims.prod())]
+            return [dims[attribute(node, "start", 0) : attribute(node, "end", len(dims))]]
+        if node.op_type == "CastLike" and value is not None:
+            like = node.inputs[1].dtype if node.inputs[1] is not None else None
+            x = self._array(value)
+            if like is not None and x is not None:
+                try:
+                    return [cast(x, like)]
+                except Unfoldable:
+                    return None
+        return None
+
+    def _computed(self, node: ir.Node) -> list[Array] | None:
+        try:
+            return compute(node, [self._array(value) for value in node.inputs], self.opset)
+        except Unfoldable:
+            return None
+
+    def _array(self, value: ir.Value | None) -> Array | None:
+        if value is None:
+            return None
+        held = self.known.get(value)
+        if held is None and _initial(value):
+            held = value.const_value
+        if held is None or isinstance(held, np.ndarray):
+            return held
+        array = held.numpy()
+        if value in self.known:
+            self.known[value] = array
+        return array
+
+    def write(self, skip: Skip) -> int:
+        """Make initializers of the results that are read by something else; return the number of nodes removed."""
+        left: set[ir.Node] = set()
+        made = set(self.made)
+        paying: dict[ir.Value, int] = {}
+        growth = self.model.meta.get(_GROWN, 0)
+        for node in reversed(self.made):
+            needed = [
+                value
+                for value in node.outputs
+                if value.is_graph_output() or any(use.node not in made or use.node in left for use in value.uses())
+            ]
+            if _named(node) or (len(node.outputs) > 1 and any(value.is_graph_output() for value in needed)):
+                left.add(node)
+                continue
+            for value in needed:
+                size = self.known[value].nbytes
+                if node.op_type == "Constant":
+                    continue
+                if size <= SMALL and growth + size <= GROWTH:
+                    growth += size
+                elif not self._paid(value, size, paying, made - left):
+                    skip(node, f"its result of {size:,} bytes would make the model larger")
+                    left.add(node)
+                    break
+        self.model.meta[_GROWN] = growth
+        folded = [node for node in self.made if node not in left]
+        removed: defaultdict[ir.Graph, list[ir.Node]] = defaultdict(list)
+        for node in folded:
+            for value in node.outputs:
+                self._settle(value, made, left)
+            if node.graph is not None:
+                removed[node.graph].append(node)
+        # Inner graphs come later and read from outer ones, so they go first.
+        for graph, nodes in reversed(removed.items()):
+            graph.remove(nodes, safe=True)
+        return len(folded)
+
+    def _paid(self, value: ir.Value, size: int, paying: dict[ir.Value, int], folded: set[ir.Node]) -> bool:
+        """Whether weights that only `value` and other results are computed from are as large; takes them as spent."""
+        sources: dict[ir.Value, None] = {}
+        stack, seen = [value], set()
+        while stack:
+            one = stack.pop()
+            node = one.producer()
+            if one in seen:
+                continue
+            seen.add(one)
+            if node is None or node.op_type == "Constant":
+                if all(use.node in folded for use in one.uses()) and not one.is_graph_output():
+                    sources[one] = None
+            else:
+                stack += [each for each in node.inputs if each is not None]
+        for source in sources:
+            held = self.known.get(source, source.const_value)
+            paying.setdefault(source, held.nbytes if held is not None else 0)
+        if sum(paying[source] for source in sources) < size:
+            return False
+        for source in sources:
+            spent = min(size, paying[source])
+            paying[source] -= spent
+            size -= spent
+        return True
+
+    def _settle(self, value: ir.Value, made: set[ir.Node], left: set[ir.Node]) -> None:
+        """Put an initializer in the place of `value` for those that go on reading it."""
+        if not value.is_graph_output() and not any(use.node not in made or use.node in left for use in value.uses()):
+            return
+        held = self.known[value]
+        if isinstance(held, np.ndarray):
+            if not held.flags.c_contiguous and held.nbytes <= SMALL:
+                held = held.copy()  # a larger one stays a view of what is mapped from the file
+            held = ir.tensor(held)
+        initializers = self.model.graph.initializers
+        name, count = value.name or "constant", 1
+        while name in initializers:
+            count += 1
+            name = f"{value.name}_{count}"
+        new = ir.Value(name=name, shape=ir.Shape(held.shape.numpy()), type=ir.TensorType(held.dtype), const_value=held)
+        held.name = name
+        self.model.graph.register_initializer(new)
+        if value.is_graph_output():
+            node = value.producer()
+            assert node is not None
+            new.name = f"{name}_value"
+            replace(node, "Identity", [new])
+            return
+        value.replace_all_uses_with(new)
+
+
+def _initial(value: ir.Value) -> bool:
+    """Whether a value is an initializer that nothing can override."""
+    return value.const_value is not None and value.is_initializer() and not value.is_graph_input()
+
+
+def _named(node: ir.Node) -> bool:
+    """Whether a node only gives a constant the name of an output."""
+    return node.op_type in ("Constant", "Identity") and any(value.is_graph_output() for value in node.outputs)

@@ -1,0 +1,128 @@
+"""What is there more than once: initializers of the same bytes, nodes that compute the same."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from aot.graph import Skip, graph_pass
+from aot.origins import subgraphs
+from aot.passes._compute import RANDOM
+from aot.passes._edit import replace
+
+_COMMUTATIVE = frozenset(("Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean"))
+_SAMPLE = 16
+_CHUNK = 1 << 24
+_Key = tuple[Hashable, ...]
+
+
+@graph_pass(
+    example="""
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (float[B,4] x) => (float[B,4] y) { a = Exp(x)  b = Exp(x)  y = Add(a, b) }
+    """
+)
+def share_subexpressions(model: ir.Model, skip: Skip) -> int:
+    """Two nodes of the same op, attributes and inputs are one node, also where one is in a subgraph and the other
+    around it; so are two constants of the same type, shape and bytes.
+
+    What draws random numbers is not the same twice; ops of other domains are left alone, since they may.
+    """
+    return _share_constants(model) + _share_nodes(model.graph, [])
+
+
+def _share_constants(model: ir.Model) -> int:
+    """Bytes are compared only where types, shapes and a few elements agree, so that large weights stay unread."""
+    alike: defaultdict[_Key, list[ir.Value]] = defaultdict(list)
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and not value.is_graph_input() and tensor.dtype != ir.DataType.STRING:
+            alike[tensor.dtype, tuple(tensor.shape.numpy())].append(value)
+    changed = 0
+    for values in alike.values():
+        if len(values) == 1:
+            continue
+        sampled: defaultdict[bytes, list[tuple[ir.Value, np.ndarray[Any, Any]]]] = defaultdict(list)
+        for value in values:
+            assert value.const_value is not None
+            array = value.const_value.numpy()
+            known = sampled[_sample(array)]
+            first = next((one for one, other in known if _same_bytes(array, other)), None)
+            if first is None or value.is_graph_output():
+                known.append((value, array))
+                continue
+            value.replace_all_uses_with(first)
+            model.graph.initializers.pop(str(value.name))
+            changed += 1
+    return changed
+
+
+def _sample(array: np.ndarray[Any, Any]) -> bytes:
+    if array.size <= _SAMPLE:
+        return array.tobytes()
+    places = np.linspace(0, array.size - 1, _SAMPLE).astype(np.int64)
+    return array[np.unravel_index(places, array.shape)].tobytes()
+
+
+def _same_bytes(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
+    if a.size <= _SAMPLE:
+        return True
+    if a.nbytes <= _CHUNK or a.ndim == 0:
+        return a.tobytes() == b.tobytes()
+    return all(_same_bytes(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _share_nodes(graph: ir.Graph, around: Sequence[dict[_Key, ir.Node]]) -> int:
+    known: dict[_Key, ir.Node] = {}
+    changed = 0
+    for node in tuple(graph):
+        inner = tuple(subgraphs(node))
+        for one in inner:
+            changed += _share_nodes(one, [*around, known])
+        if inner or node.domain or node.op_type in RANDOM or not node.inputs:
+            continue
+        key = _key(node)
+        first = next((found for scope in (known, *around) if (found := scope.get(key)) is not None), None)
+        if first is None:
+            known[key] = node
+        elif _merge(node, first):
+            changed += 1
+    return changed
+
+
+def _key(node: ir.Node) -> _Key:
+    inputs = [id(value) for value in node.inputs]
+    if node.op_type in _COMMUTATIVE:
+        inputs.sort()
+    attributes = tuple((name, _hashable(node.attributes[name])) for name in sorted(node.attributes))
+    return node.op_type, tuple(inputs), attributes, tuple(bool(value.name) for value in node.outputs)
+
+
+def _hashable(attribute: ir.Attr) -> Hashable:
+    value = attribute.value
+    if isinstance(value, list | tuple | np.ndarray):
+        value = tuple(value)
+    elif attribute.type == ir.AttributeType.TENSOR:
+        value = (value.dtype, tuple(value.shape.numpy()), value.tobytes())
+    return attribute.type, value
+
+
+def _merge(node: ir.Node, first: ir.Node) -> bool:
+    """Let what reads `node` read `first`; an output of a graph keeps its name."""
+    graph = node.graph
+    assert graph is not None
+    named = [value for value in node.outputs if value.is_graph_output()]
+    if named and len(node.outputs) > 1:
+        return False
+    for value, kept in zip(node.outputs, first.outputs, strict=True):
+        kept.shape = kept.shape or value.shape
+        if named:
+            replace(node, "Identity", [kept])
+            return True
+        value.replace_all_uses_with(kept)
+    graph.remove(node, safe=True)
+    return True

@@ -12,6 +12,7 @@ from aot.passes.erf_gelu import erf_gelu
 from aot.passes.finite_mask import finite_mask
 from aot.passes.fold_batch_norm import fold_batch_norm
 from aot.passes.fold_constants import fold_constants
+from aot.passes.fold_scale import fold_scale
 from aot.passes.gather_by_ranges import gather_by_ranges
 from aot.passes.library_rules import drop_expands, merge_clips, merge_views
 from aot.passes.no_ops import drop_no_ops
@@ -33,6 +34,7 @@ PASSES: tuple[Pass, ...] = (
     fold_batch_norm,
     merge_clips,
     erf_gelu,
+    fold_scale,
     einsum_letters,
     dft_products,
     col2im_transposed,

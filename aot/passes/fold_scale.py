@@ -1,0 +1,107 @@
+"""Constant factors and shifts behind, or in front of, a layer that is linear in its weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from aot.graph import Skip, graph_pass
+from aot.passes._edit import constant, made_by, nodes, only_user, replace
+from aot.passes._linear import (
+    LAYERS,
+    Affine,
+    Layer,
+    affine,
+    channel_vector,
+    fold_ahead,
+    fold_behind,
+    layer_of,
+    layer_reading,
+)
+
+Array = np.ndarray[Any, Any]
+
+# What lies between a norm's statistics and its scale.
+_NORMALIZED = ("Div", "LpNormalization", "RMSNormalization")
+
+
+@graph_pass(
+    anchors=LAYERS,
+    example="""
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (float[B,2,3,3] x) => (float[B,2,3,3] y)
+    <float[2,2,1,1] w = {0.5, -2, 1, 3}, float[2] c = {1, 2}, float[2,1,1] scale = {4, 3}, float[2,1,1] shift = {1, -1}>
+    { a = Conv(x, w, c)  b = Mul(a, scale)  y = Sub(shift, b) }
+    """,
+)
+def fold_scale(model: ir.Model, skip: Skip) -> int:
+    """a·(Wx + c) + b = (aW)x + (ac + b), and W(ax + b) + c = (Wa)x + (c + Wb), with a and b one number a channel. Where
+    the layer pads with zeros, which are scaled but not shifted, W(ax + b) = (Wa)(x + b/a).
+
+    A weight that something else reads is not scaled, for then the file would hold two; nor is one of FP16 or BF16,
+    which would be rounded twice. A shift alone leaves the weight in peace. An input of the graph keeps its shift, which
+    may take a large part of it away; and a norm keeps its scale, for builders fuse it whole.
+    """
+    changed = 0
+    for node in nodes(model, "Mul", "Div", "Add", "Sub"):
+        parts = affine(node)
+        if parts is None:
+            continue
+        behind, ahead = layer_of(parts.x, node), layer_reading(node.outputs[0])
+        why: str | None = ""
+        if behind is not None:
+            why = _into_layer(model, node, behind, parts)
+        if why is not None and ahead is not None:
+            why = _through_layer(model, node, ahead, parts)
+        if why is None:
+            changed += 1
+        elif why:
+            skip(node, why)
+    return changed
+
+
+def _into_layer(model: ir.Model, node: ir.Node, layer: Layer, parts: Affine) -> str | None:
+    if layer.node.op_type == "MatMul" and layer.rank != 2 and layer.bias is None and parts.b.any():
+        return ""  # the Add of a bias is where it should be
+    if only_user(layer.result) is not node:
+        return "the layer's own output is needed too"
+    a, b = (channel_vector(part, layer.outputs, layer.inner, layer.rank) for part in (parts.a, parts.b))
+    if a is None or b is None:
+        return "its constant differs along other axes than the layer's channels"
+    return _unfit(layer, a) or fold_behind(model, layer, node, a, b)
+
+
+def _through_layer(model: ir.Model, node: ir.Node, layer: Layer, parts: Affine) -> str | None:
+    a, b = (channel_vector(part, layer.inputs, layer.inner, layer.rank) for part in (parts.a, parts.b))
+    if a is None or b is None or made_by(parts.x, *_NORMALIZED) or (parts.b.any() and parts.x.producer() is None):
+        return ""
+    if layer.padded and b.any():
+        return _around_the_shift(model, node, layer, parts)
+    return _unfit(layer, a) or fold_ahead(model, layer, parts.x, a, b)
+
+
+def _around_the_shift(model: ir.Model, node: ir.Node, layer: Layer, parts: Affine) -> str | None:
+    """Swap a factor with the shift behind it, and fold it into the layer behind both."""
+    inner = made_by(parts.x, "Mul", "Div")
+    factor = affine(inner) if inner is not None and only_user(parts.x) is node else None
+    if factor is None or (parts.a != 1).any() or made_by(factor.x, *_NORMALIZED):
+        return ""
+    a = channel_vector(factor.a, layer.inputs, layer.inner, layer.rank)
+    if a is None or not a.all():
+        return ""
+    why = _unfit(layer, a) or fold_ahead(model, layer, node.outputs[0], a, np.zeros(1))
+    if why is None:
+        shift = constant(model, f"{node.outputs[0].name}_shift", (parts.b / factor.a).astype(parts.dtype))
+        replace(node, "Add", [factor.x, shift])
+    return why
+
+
+def _unfit(layer: Layer, scale: Array) -> str | None:
+    """Why the weight cannot be scaled."""
+    if (scale == 1).all():
+        return None
+    if layer.shared:
+        return "something else reads the layer's weight"
+    return "the layer's weight is narrow, and would be rounded twice" if layer.narrow else None

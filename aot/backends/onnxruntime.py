@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -192,6 +192,31 @@ def _threads() -> int:
     asked = os.environ.get("OMP_NUM_THREADS", "")
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(int(asked), available) if asked.isdigit() and int(asked) > 0 else available
+
+
+def evaluator(model: onnx.ModelProto) -> Callable[[Mapping[str, Any]], list[Any]]:
+    """A small model as a function from inputs by name to its outputs in order, each op as it is written.
+
+    Both raise EngineError for what onnxruntime does not take.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = _threads()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = _from_memory(model, options)
+    except errors() as error:
+        raise EngineError(_said(error)) from error
+
+    def run(inputs: Mapping[str, Any]) -> list[Any]:
+        try:
+            return list(session.run(None, dict(inputs)))
+        except errors() as error:
+            raise EngineError(_said(error)) from error
+
+    return run
 
 
 def errors() -> tuple[type[Exception], ...]:

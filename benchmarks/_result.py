@@ -15,7 +15,8 @@ from aot import toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = (
-    *("aot-engine", "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "polygraphy"),
+    *("aot-engine", "torch", "torchvision", "transformers", "onnx", "onnx-ir", "onnxscript", "onnxslim", "onnxsim"),
+    *("onnxruntime", "onnxruntime-gpu", "polygraphy"),
     *("tensorrt", "tensorrt-cu12-bindings", "tensorrt-cu13-bindings", "tensorrt-rtx-cu13"),
 )
 

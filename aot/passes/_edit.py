@@ -27,6 +27,11 @@ def made_by(value: ir.Value | None, *ops: str) -> ir.Node | None:
     return node if node is not None and node.domain == "" and node.op_type in ops else None
 
 
+def opset(model: ir.Model) -> int:
+    """The opset of the standard domain, 0 where none is said."""
+    return model.opset_imports.get("", 0)
+
+
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
     """The plain value of an attribute, `default` where it is absent."""
     found = node.attributes.get(name)

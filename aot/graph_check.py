@@ -19,7 +19,7 @@ from aot import origins
 from aot.errors import GraphError
 from aot.graph import Pass
 from aot.graph_run import Difference, Unable, differ
-from aot.graph_sites import Target, TooLarge, parts, targets, whole
+from aot.graph_sites import Part, Target, TooLarge, parts, targets, whole
 from aot.graph_state import State
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ SITES = 3
 """Sites of a pass that are checked."""
 SECONDS = 5.0
 """All checks of one run over the passes stop after that."""
-_HEAVY = 1 << 27
-"""Bytes of constants up to which a part is run."""
+_HEAVY, _HEAVIEST = 1 << 27, 1 << 30
+"""Bytes of weights up to which a part, and the whole graph, is run."""
 _AROUND = ((0, 0), (2, 0), (6, 4))
 """Nodes more (before, behind) that a part gets in turn."""
 
@@ -91,8 +91,7 @@ class Check:
                 break  # it does not run, which what follows does not change
             try:
                 old, new = parts(before, after, [target], back=back, forward=forward)
-                if old.weight + new.weight > _HEAVY:
-                    raise Unable("its weights are too large to run apart")
+                _limit(old, new, _HEAVY)
                 found = differ(old, new)
             except TooLarge:
                 reason = reason or "too much of the graph belongs to it"
@@ -111,14 +110,17 @@ class Check:
 
     def _compare_whole(self, one: Pass, before: State, after: State, checked: Checked, site: Target | None) -> None:
         try:
-            found = differ(whole(before), whole(after))
+            old, new = whole(before), whole(after)
+            if not self.whole:
+                _limit(old, new, _HEAVIEST)
+            found = differ(old, new)
         except Unable as error:
             if self.whole:
                 raise GraphError(
                     f"the graph cannot be run, so pass '{one.name}' cannot be verified: {error}",
                     fix="leave --verify-passes out; sites are compared one by one then, where they run",
                 ) from error
-            checked.unchecked["differs by itself, and the whole graph cannot be run"] += 1
+            checked.unchecked[f"differs by itself, and the whole graph does not run: {error}"] += 1
             return
         if found.within:
             checked.note(found)
@@ -129,6 +131,11 @@ class Check:
             where=_where(before, after, target),
             fix=f"this is a bug of aot, please report it; --without-pass {one.name} goes on without that pass",
         )
+
+
+def _limit(old: Part, new: Part, limit: int) -> None:
+    if sum(tensor.nbytes for part in (old, new) for tensor in part.weights.values()) > 2 * limit:
+        raise Unable("its weights are too large")
 
 
 def _where(before: State, after: State, target: Target | None) -> str | None:

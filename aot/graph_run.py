@@ -90,7 +90,7 @@ def differ(before: Part, after: Part) -> Difference:
 
 
 def _of(given: Mapping[str, Any], part: Part) -> dict[str, Any]:
-    return {key: given[key] for key in part.free}
+    return {key: given[key] for key in part.free} | {key: tensor.numpy() for key, tensor in part.weights.items()}
 
 
 def _unless_noise(found: Difference, expected: list[Any], run: Run, given: Mapping[str, Any]) -> Difference:

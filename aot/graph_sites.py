@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 LARGEST_PART = 400
 """Nodes of a part; beyond it the whole graph is as good."""
+_LARGE = 1 << 10
+"""Bytes beyond which a constant is fed, not written."""
+_FED = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 
 
@@ -47,27 +50,30 @@ class Part:
     constants: tuple[str, ...]
 
     @property
-    def weight(self) -> int:
-        """Bytes of the constants."""
-        return sum(tensor.nbytes for key in self.constants if (tensor := self.state.constants[key]) is not None)
+    def weights(self) -> dict[str, ir.TensorProtocol]:
+        """The large constants, which are fed instead of written."""
+        found = ((key, self.state.constants[key]) for key in self.constants)
+        return {key: t for key, t in found if t is not None and t.nbytes > _LARGE and t.dtype in _FED}
 
     def model(self) -> onnx.ModelProto:
-        """As a model of its own: one input for each free value, one output for each target, named by its place."""
+        """As a model of its own: one input for each free value and for each of the `weights`, one output for each
+        target, named by its place."""
         import onnx
 
         model = onnx.ModelProto(ir_version=max(self.state.model.ir_version or 0, 8))
-        for domain, version in self.state.model.opset_imports.items():
+        for domain, version in self.state.opsets.items():
             model.opset_import.add(domain=domain, version=version)
         for function in self.state.model.functions.values():
             model.functions.append(ir.serde.serialize_function(function))
         graph = model.graph
         graph.name = "part"
-        for key in self.free:
+        weights = self.weights
+        for key in (*self.free, *weights):
             write_value(graph.input.add(), key, self.state.values[key])
         for key in self.constants:
             tensor = self.state.constants[key]
-            assert tensor is not None
-            write_constant(graph.initializer.add(), key, tensor)
+            if key not in weights and tensor is not None:
+                write_constant(graph.initializer.add(), key, tensor)
         write_nodes(graph, self.state, self.nodes)
         for number, key in enumerate(self.targets):
             graph.node.add(op_type="Identity", input=[key], output=[f"target/{number}"])

@@ -44,10 +44,12 @@ class State:
     """See the module's docstring.
 
     nodes: in the order of the graph, those of a body behind the node that holds it. values: by key. constants: what
-    the initializers hold. maker: the node that makes a value. ops: the op types of the standard domain.
+    the initializers hold. maker: the node that makes a value. ops: the op types of the standard domain. opsets: the
+    version of each domain.
     """
 
     model: ir.Model
+    opsets: dict[str, int]
     nodes: dict[ir.Node, NodeState] = field(default_factory=dict)
     graphs: dict[ir.Graph, GraphState] = field(default_factory=dict)
     values: dict[str, ir.Value] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class State:
     @classmethod
     def of(cls, model: ir.Model) -> State:
         """The state of the main graph and its bodies."""
-        state = cls(model)
+        state = cls(model, dict(model.opset_imports))
         state._take(model.graph, None, "", {None: ""})
         return state
 

@@ -22,6 +22,7 @@ from aot.passes.softmax_guard import softmax_guard
 from aot.passes.static_reshape import static_reshape
 from aot.passes.transpose_through_views import transpose_through_views
 from aot.passes.true_masks import true_masks
+from aot.passes.view_chains import view_chains
 
 PASSES: tuple[Pass, ...] = (
     # Constants first: most rules ask for them.
@@ -43,6 +44,7 @@ PASSES: tuple[Pass, ...] = (
     transpose_through_views,
     static_reshape,
     merge_views,
+    view_chains,
     drop_expands,
     # Attention and its masks.
     gather_by_ranges,
@@ -56,5 +58,6 @@ PASSES: tuple[Pass, ...] = (
     drop_identities,
     share_subexpressions,
     merge_views,
+    view_chains,
     drop_dead,
 )

@@ -1,0 +1,41 @@
+"""Chains of Reshape, Transpose, Squeeze and Unsqueeze, as the shortest chain that moves the elements alike."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from aot.graph import Skip, graph_pass
+from aot.passes._edit import dims, made_by, nodes, only_user
+from aot.passes._views import VIEWS, Layout, chain, emit, shortest
+
+
+@graph_pass(
+    example="""
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (float[7,B,8] x) => (float[B,4,7,2] y)
+    <int64[3] apart = {7, -1, 2}, int64[4] heads = {-1, 4, 7, 2}>
+    { r = Reshape(x, apart)  t = Transpose<perm = [1, 0, 2]>(r)  y = Reshape(t, heads) }
+    """
+)
+def view_chains(model: ir.Model, skip: Skip) -> int:
+    """A chain of Reshape, Transpose, Squeeze and Unsqueeze orders the factors of the dims anew; at most it is a Reshape
+    into those factors, a Transpose, and a Reshape that joins them, and less where a neighbouring shape is the same.
+    """
+    changed = 0
+    for last in nodes(model, *VIEWS):
+        found = chain(last)
+        reader = only_user(last.outputs[0])
+        if reader is not None and reader.graph is last.graph and made_by(reader.outputs[0], *VIEWS) is reader:
+            continue  # The chain goes on.
+        source = found[0].inputs[0]
+        layout = Layout.of(dims(source))
+        if source is None or layout is None or not all(map(layout.apply, found)):
+            continue
+        steps = shortest(layout)
+        if len(steps) >= len(found):
+            continue
+        if not emit(model, source, layout, steps, last):
+            skip(last, "the sizes in between cannot be told to a Reshape")
+            continue
+        changed += 1
+    return changed

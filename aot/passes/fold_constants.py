@@ -17,6 +17,8 @@ SMALL = 1 << 20
 """Bytes. A larger result is kept only if it takes the place of at least as many bytes of weights."""
 GROWTH = 1 << 24
 """Bytes by which the small results may make a model larger, all together."""
+LIMIT = "aot.fold_limit"
+"""Where a model (`meta`) says another number than `GROWTH`."""
 _GROWN = "aot.folded"
 """Where a model keeps how much of `GROWTH` is used up."""
 
@@ -120,7 +122,7 @@ class _Folding:
         left: set[ir.Node] = set()
         made = set(self.made)
         paying: dict[ir.Value, int] = {}
-        growth = self.model.meta.get(_GROWN, 0)
+        growth, limit = self.model.meta.get(_GROWN, 0), self.model.meta.get(LIMIT, GROWTH)
         for node in reversed(self.made):
             needed = [
                 value
@@ -134,7 +136,7 @@ class _Folding:
                 size = self.known[value].nbytes
                 if node.op_type == "Constant":
                     continue
-                if size <= SMALL and growth + size <= GROWTH:
+                if size <= SMALL and growth + size <= limit:
                     growth += size
                 elif not self._paid(value, size, paying, made - left):
                     skip(node, f"its result of {size:,} bytes would make the model larger")

@@ -14,8 +14,10 @@ from aot.passes.fold_batch_norm import fold_batch_norm
 from aot.passes.fold_constants import fold_constants
 from aot.passes.fold_scale import fold_scale
 from aot.passes.gather_by_ranges import gather_by_ranges
+from aot.passes.layer_norm import layer_norm
 from aot.passes.library_rules import drop_expands, merge_clips, merge_views
 from aot.passes.no_ops import drop_no_ops
+from aot.passes.plain_roots import plain_roots
 from aot.passes.pool_everything import pool_everything
 from aot.passes.share import share_subexpressions
 from aot.passes.softmax_guard import softmax_guard
@@ -32,9 +34,11 @@ PASSES: tuple[Pass, ...] = (
     share_subexpressions,
     drop_no_ops,
     # Layers.
-    fold_batch_norm,
+    plain_roots,
+    layer_norm,
     merge_clips,
     erf_gelu,
+    fold_batch_norm,
     fold_scale,
     einsum_letters,
     dft_products,

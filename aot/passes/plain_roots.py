@@ -1,0 +1,101 @@
+"""Powers, roots and reciprocals in the form with the fewest nodes."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from aot.graph import Skip, graph_pass
+from aot.passes._edit import attribute, bypass, dims, made_by, nodes, only_user, replace, scalar
+
+
+@graph_pass(
+    anchors=("Pow", "Div", "Reciprocal", "ReduceSum", "ReduceSumSquare"),
+    example="""
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (float[B,4] x) => (float[B,4] y)
+    <float two = {2}, float half = {-0.5}, float small = {0.001}, int64[1] last = {-1}>
+    { s = Pow(x, two)  m = ReduceMean(s, last)  e = Add(m, small)  r = Pow(e, half)  y = Mul(r, x) }
+    """,
+)
+def plain_roots(model: ir.Model, skip: Skip) -> int:
+    """x^2 = x·x, x^0.5 = sqrt(x), x^-1 = 1/x; a·(1/b) = a/b and a·b^-0.5 = a/sqrt(b); sqrt(sum(x·x)) = ReduceL2(x).
+
+    So an RMS norm comes in one form, x / sqrt(mean(x·x) + epsilon) · w, which is the one with the fewest nodes, and
+    whose square, mean and root `precision.chains` finds and keeps in FP32.
+    """
+    changed = 0
+    for node in nodes(model, "Pow"):
+        changed += _power(model, node)
+    for node in nodes(model, "Div"):
+        if _is_float(node) and scalar(node.inputs[0]) == 1 and _keeps_shape(node, 0):
+            replace(node, "Reciprocal", [node.inputs[1]])
+            changed += 1
+    for node in nodes(model, "Reciprocal"):
+        changed += _quotient(node)
+    for node in nodes(model, "Sqrt"):
+        changed += _length(node)
+    return changed
+
+
+def _is_float(node: ir.Node) -> bool:
+    dtype = node.outputs[0].dtype
+    return dtype is not None and dtype.is_floating_point()
+
+
+def _keeps_shape(node: ir.Node, index: int) -> bool:
+    """Whether the one-element input `index` leaves the other's shape as it is."""
+    constant, other = dims(node.inputs[index]), dims(node.inputs[1 - index])
+    return constant is not None and (not constant or (other is not None and len(constant) <= len(other)))
+
+
+def _power(model: ir.Model, node: ir.Node) -> int:
+    exponent = scalar(node.inputs[1])
+    if exponent is None or not _keeps_shape(node, 1):
+        return 0
+    base = node.inputs[0]
+    assert base is not None
+    if exponent == 2:
+        replace(node, "Mul", [base, base])
+    elif exponent == 1:
+        bypass(node, base)
+    elif exponent == 0.5 and _is_float(node):
+        replace(node, "Sqrt", [base])
+    elif exponent == -1 and _is_float(node):
+        replace(node, "Reciprocal", [base])
+    elif exponent == -0.5 and _is_float(node):
+        product = only_user(node.outputs[0])
+        if product is None or product.domain or product.op_type != "Mul" or product.graph is not node.graph:
+            return 0
+        other = product.inputs[1 if product.inputs[0] is node.outputs[0] else 0]
+        root = replace(node, "Sqrt", [base])
+        replace(product, "Div", [other, root.outputs[0]])
+    else:
+        return 0
+    return 1
+
+
+def _quotient(node: ir.Node) -> int:
+    """a·(1/b) = a/b, where nothing else reads 1/b."""
+    product = only_user(node.outputs[0])
+    if product is None or product.domain or product.op_type != "Mul" or product.graph is not node.graph:
+        return 0
+    other = product.inputs[1 if product.inputs[0] is node.outputs[0] else 0]
+    replace(product, "Div", [other, node.inputs[0]])
+    return 1
+
+
+def _length(node: ir.Node) -> int:
+    """sqrt(sum(x·x)) = ReduceL2(x)."""
+    total = made_by(node.inputs[0], "ReduceSum", "ReduceSumSquare")
+    if total is None or total.graph is not node.graph or only_user(total.outputs[0]) is not node or not _is_float(node):
+        return 0
+    x = total.inputs[0]
+    if total.op_type == "ReduceSum":
+        square = made_by(x, "Mul")
+        if square is None or square.inputs[0] is not square.inputs[1]:
+            return 0
+        x = square.inputs[0]
+    names = ("keepdims", "noop_with_empty_axes")
+    kept = {name: attribute(total, name) for name in names if name in total.attributes}
+    replace(node, "ReduceL2", [x, *total.inputs[1:]], kept)
+    return 1

@@ -13,7 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
+
+import onnx_ir as ir
 
 from aot import origins
 from aot.errors import GraphError
@@ -21,9 +23,6 @@ from aot.graph import Pass
 from aot.graph_run import Difference, Unable, differ
 from aot.graph_sites import Part, Target, TooLarge, parts, targets, whole
 from aot.graph_state import State
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
 
 SITES = 3
 """Sites of a pass that are checked."""
@@ -48,19 +47,30 @@ class Checked:
         self.sites += 1
         self.largest = max(self.largest, found)
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "checked": self.sites,
+            "unchecked": dict(self.unchecked),
+            "max_abs": self.largest.absolute,
+            "relative_l2": self.largest.l2,
+        }
+
 
 @dataclass
 class Check:
     """Watches passes; see the module's docstring.
 
-    whole: compare the whole graph after every change instead. seconds: when to stop, where it is not whole. Raises
-    GraphError for a pass that changes what the graph computes.
+    whole: compare the whole graph after every change instead, and with the first in the end (`total`). budget: seconds
+    after which to stop, where it is not whole. Raises GraphError for a pass that changes what the graph computes.
     """
 
     whole: bool = False
     budget: float = SECONDS
     passes: dict[str, Checked] = field(default_factory=dict)
+    total: Difference | None = None
     seconds: float = 0.0
+    _ends: tuple[State, State] | None = None
 
     def __call__(self, one: Pass, before: State, after: State) -> None:
         """Compare the states before and after a change that `one` made."""
@@ -68,11 +78,23 @@ class Check:
         try:
             checked = self.passes.setdefault(one.name, Checked())
             if self.whole:
+                self._ends = (self._ends[0] if self._ends else before, after)
                 self._compare_whole(one, before, after, checked, None)
             else:
                 self._sample(one, before, after, checked, start)
         finally:
             self.seconds += time.perf_counter() - start
+
+    def conclude(self) -> None:
+        """Compare the last graph with the first, where whole graphs are compared."""
+        start = time.perf_counter()
+        if self._ends is not None:
+            self.total = differ(*map(whole, self._ends))
+        self.seconds += time.perf_counter() - start
+
+    def largest(self) -> Difference:
+        """The largest difference found."""
+        return max((self.total or Difference(), *(checked.largest for checked in self.passes.values())))
 
     def _sample(self, one: Pass, before: State, after: State, checked: Checked, start: float) -> None:
         for target in _unlike(before, after):

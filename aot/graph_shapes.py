@@ -54,6 +54,31 @@ def complete(state: State, nodes: Iterable[ir.Node] | None = None) -> None:
                 _take(value, info.type, names)
 
 
+def forget_wrong_shapes(model: ir.Model) -> bool:
+    """Drop all shapes that a file states for inner values and outputs where one of them cannot be; says whether.
+
+    Exporters write the sizes of their example, though the inputs have dims that vary.
+    """
+    state = State.of(model)
+    given = {str(size.value) for value in model.graph.inputs for size in value.shape or () if not isinstance(size, int)}
+    nodes = state.graphs[model.graph].nodes
+    wrong = False
+    for graph in _graphs(_inferred(state, nodes, stated=False).graph):
+        for info in graph.value_info:
+            value, found = state.values[info.name], info.type.tensor_type.shape.dim
+            if value.shape is None or not info.type.tensor_type.HasField("shape"):
+                continue
+            wrong |= len(value.shape) != len(found) or any(
+                isinstance(old, int) and (old != new.dim_value if new.HasField("dim_value") else new.dim_param in given)
+                for old, new in zip(value.shape, found, strict=False)
+            )
+    if wrong:
+        for node in state.nodes:
+            for value in node.outputs:
+                value.shape = None
+    return wrong
+
+
 def _lacks(value: ir.Value) -> bool:
     shape = value.shape
     if shape is None or value.type is None:
@@ -95,8 +120,9 @@ def _may_be_a_shape(value: ir.Value) -> bool:
     return value.shape is None or len(value.shape) <= 1
 
 
-def _inferred(state: State, nodes: Sequence[ir.Node]) -> onnx.ModelProto:
-    """The small model of `nodes`, with what onnx infers of it."""
+def _inferred(state: State, nodes: Sequence[ir.Node], *, stated: bool = True) -> onnx.ModelProto:
+    """The small model of `nodes`, with what onnx infers of it from what it reads, and from what is known of the rest
+    where it is `stated`."""
     import onnx
 
     model = onnx.ModelProto(ir_version=max(state.model.ir_version or 0, 10))
@@ -125,7 +151,7 @@ def _inferred(state: State, nodes: Sequence[ir.Node]) -> onnx.ModelProto:
         made = state.nodes[node].outputs
         given.update(made)
         for key in made:
-            if key and state.values[key].type is not None:
+            if key and state.values[key].type is not None and (stated or node.domain):
                 write_value(model.graph.value_info.add(), key, state.values[key], made_up)
     write_nodes(model.graph, state, inner)
     try:

@@ -23,6 +23,7 @@ from aot.errors import AotError
 COMMANDS = {
     "build": "Build a verified engine from a model.",
     "explain": "Say what a build would break on, and where, without building.",
+    "optimize": "Write an ONNX file with fewer nodes and equal results.",
     "run": "Run an artifact on given or random inputs.",
     "diff": "Compare any two of model, ONNX file and artifact.",
     "inspect": "Show what an artifact is and how it was made.",

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-def load(path: Path, plugins: Collection[str] = ()) -> ir.Model:
+def load(path: Path, plugins: Collection[str] = (), *, inline: bool = True) -> ir.Model:
     """The model of a file, its external weights left on disk.
 
     Sparse initializers and constants become dense ones, weights listed among the inputs are weights, calls of
     model-local functions are replaced by their bodies (those that a plugin implements stay), nodes stand in an
-    order in which they can run, and every node and value has a name of its own. Raises GraphError for a file that
+    order in which they can run, and every node and value has a name of its own. inline False: functions stay, and so
+    do, from IR version 4 on, weights that are inputs, which a caller may replace. Raises GraphError for a file that
     is no whole or no valid ONNX model.
     """
     import onnx
@@ -40,7 +41,7 @@ def load(path: Path, plugins: Collection[str] = ()) -> ir.Model:
         for weight in model.graph.initializers.values():
             if weight.const_value is not None and weight.const_value.dtype != ir.DataType.STRING:
                 weight.const_value.numpy()
-        _tidy(model, plugins)
+        _tidy(model, plugins, inline)
     except (DecodeError, OSError, ValueError, TypeError, KeyError, ir.serde.SerdeError, ir.passes.PassError) as error:
         said: BaseException = error
         while isinstance(said, ir.serde.SerdeError) and said.__cause__ is not None:
@@ -95,15 +96,17 @@ def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     return numpy_helper.from_array(dense, sparse.values.name)
 
 
-def _tidy(model: ir.Model, plugins: Collection[str]) -> None:
+def _tidy(model: ir.Model, plugins: Collection[str], inline: bool) -> None:
     from onnx_ir.passes import common
 
     graph = model.graph
     # Before IR version 4 weights were listed among the inputs as well.
-    graph.inputs[:] = [value for value in graph.inputs if value.name not in graph.initializers]
+    if inline or (model.ir_version or 0) < 4:
+        graph.inputs[:] = [value for value in graph.inputs if value.name not in graph.initializers]
+        model.ir_version = max(model.ir_version or 0, 4)
     if "ai.onnx" in graph.opset_imports:
         graph.opset_imports.setdefault("", graph.opset_imports.pop("ai.onnx"))
-    if model.functions:
+    if model.functions and inline:
         _inline_vendors(model, plugins)
     for node in graph.all_nodes():
         if node.domain == "ai.onnx":

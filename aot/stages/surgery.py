@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,40 +40,28 @@ def surgery(run: Run, exported: Exported, plan: Plan) -> Graph:
     )
 
 
-def rewrite(source: Path, folder: Path, *, narrow: bool) -> Mapping[str, Any]:
+def rewrite(
+    source: Path, folder: Path, *, narrow: bool, without: Collection[str] = (), verify: bool = False
+) -> Mapping[str, Any]:
     """Rewrite the ONNX file `source` into `folder`; the weights stay on disk (memory-mapped) until written.
 
-    The same file in gives the same bytes out. Returns the facts of a `Graph`.
+    without: passes to leave out. verify: compare the whole graph after every pass, not a sample of what it changed.
+    The same file in gives the same bytes out. Returns the facts of a `Graph`. Raises GraphError where a pass changes
+    what the graph computes.
     """
     import onnx
     import onnx_ir as ir
-    from onnx_ir.passes import common
 
-    from aot.graph import run_passes
-    from aot.passes import PASSES
+    from aot.graph_check import Check
+    from aot.optimize import optimize
 
     model = ir.load(source)
     check_weights(model)
-    # Names first: what is skipped is reported by name.
-    common.NameFixPass()(model)
-    done = run_passes([one for one in PASSES if narrow or not one.narrow_only], model)
-    common.NameFixPass()(model)
-    common.TopologicalSortPass()(model)
+    done = optimize(model, narrow=narrow, without=without, check=Check(whole=verify))
     ir.save(model, folder / MODEL, external_data=f"{MODEL}.data", size_threshold_bytes=1024)
     # By path, since weights beside the file are looked for there, and they may exceed the 2 GB of a protobuf.
     onnx.checker.check_model(folder / MODEL)
-    return {
-        "nodes": len(model.graph),
-        "passes": [
-            {
-                "name": one.name,
-                "sites": one.sites,
-                "seconds": round(one.seconds, 4),
-                "skipped": [{"node": node, "reason": reason} for node, reason in one.skipped.items()],
-            }
-            for one in done
-        ],
-    }
+    return {**done.to_json(), "nodes": len(model.graph)}
 
 
 def check_weights(model: ir.Model) -> None:

@@ -1,0 +1,154 @@
+"""`aot optimize`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aot.cli import _options
+from aot.text import number, size_of, table
+
+WIDTH = 100
+
+
+@click.command("optimize", no_args_is_help=True)
+@click.argument("source", metavar="IN.onnx")
+@click.argument("target", metavar="OUT.onnx")
+@click.option(
+    "--precision",
+    type=_options.Named("precision", _options.precisions),
+    metavar="NAME",
+    default="fp32",
+    help="What the model will be computed in; narrower than fp32 (the default), masks are made finite.",
+)
+@click.option("--backend", metavar="NAME", help="With --target: attention in the form that it builds best.")
+@click.option("--target", "gpu", metavar="TARGET", help="With --backend: sm89, ...")
+@click.option("--explain", is_flag=True, help="Show per pass what it changed, what it left and why, and the numbers.")
+@click.option("--verify-passes", "verify", is_flag=True, help="Run the whole graph before and after every pass.")
+@click.option("--without-pass", "without", multiple=True, metavar="NAME", help="Leave a pass out. Repeatable.")
+@click.option(
+    "--fold-limit", type=click.IntRange(min=0), metavar="BYTES", help="What folded constants may add. Default: 16 MiB."
+)
+@_options.json_option
+def command(
+    source: str,
+    target: str,
+    precision: str,
+    backend: str | None,
+    gpu: str | None,
+    explain: bool,
+    verify: bool,
+    without: tuple[str, ...],
+    fold_limit: int | None,
+    as_json: bool,
+) -> int:
+    """Write IN.onnx with fewer nodes and equal results as OUT.onnx; both may be one file.
+
+    Inputs, outputs and metadata stay. What each pass changed is run before and after at a few sites, on random inputs;
+    a difference ends the command, and nothing is written. Ops and functions of other domains are left as they are.
+
+    \b
+    Examples:
+      aot optimize model.onnx smaller.onnx --explain
+      aot optimize model.onnx model.onnx --precision fp16 --verify-passes
+    """
+    from aot.form import form_for
+    from aot.graph_check import Check
+    from aot.optimize_file import optimize_file
+
+    operator = False
+    if backend is not None or gpu is not None:
+        form = form_for(*_place(backend, gpu), precision)  # type: ignore[arg-type]
+        operator = form.attention == "operator"
+    done = optimize_file(
+        Path(source),
+        Path(target),
+        narrow=precision != "fp32",
+        operator=operator,
+        without=without,
+        check=Check(whole=verify),
+        fold_limit=fold_limit,
+    )
+    found = {"input": source, "output": target, **done.to_json(), "peak_bytes": _peak()}
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        click.echo(describe(found, explain))
+    return 0
+
+
+def _place(backend: str | None, target: str | None) -> tuple[str, str | None, str]:
+    """The backend, its version here, and the target. Raises UsageError where one is missing or unknown."""
+    from aot import backend as backends
+    from aot.errors import UsageError
+    from aot.plan import target_of
+    from aot.toolchain import machine
+
+    if backend is None or target is None:
+        raise UsageError(
+            "the form of a graph depends on both backend and target",
+            where=f"--backend {backend}" if backend is not None else f"--target {target}",
+            fix="--backend tensorrt_rtx --target sm89, for example; or neither",
+        )
+    chosen = backends.get(backend)
+    return chosen.name, chosen.version(), target_of(target, machine())
+
+
+def _peak() -> int:
+    """The most memory that the process has had, in bytes: its own and the pages of mapped files."""
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def describe(found: Mapping[str, Any], explain: bool) -> str:
+    """The answer for people, in 100 columns."""
+    nodes = found["nodes"]
+    whole = found["compared"] == "graph"
+    compared = "the whole graph after every pass" if whole else f"{_checked(found)} sites"
+    lines = [
+        f"{found['output']}: {nodes['before']} -> {nodes['after']} nodes in {found['seconds']:.2f} s, "
+        f"{size_of(found['peak_bytes'])} of memory",
+        f"  compared: {compared}, in {found['check_seconds']:.1f} s; largest difference {number(found['max_abs'])}, "
+        f"relative L2 {number(found['relative_l2'])}",
+    ]
+    if explain:
+        rows = [("pass", "sites", "seconds", "checked", "largest difference")]
+        for one in found["passes"]:
+            checked = "checked" in one
+            rows.append(
+                (
+                    one["name"],
+                    str(one["sites"]),
+                    f"{one['seconds']:.3f}",
+                    str(one["checked"]) if checked else "-",
+                    number(one["max_abs"]) if checked and one["checked"] else "-",
+                )
+            )
+        lines += ["", table(rows)]
+    for one in found["passes"] if explain else ():
+        reasons: dict[str, list[str]] = {}
+        for site in one["skipped"]:
+            reasons.setdefault(site["reason"], []).append(site["node"])
+        left = [f"{len(names)} left, as {names[0]}: {reason}" for reason, names in reasons.items()]
+        left += [f"{count} not checked: {reason}" for reason, count in one.get("unchecked", {}).items()]
+        if left:
+            lines += ["", f"  {one['name']}"]
+            lines += [line for text in left for line in _wrapped(text)]
+    return "\n".join(lines)
+
+
+def _checked(found: Mapping[str, Any]) -> int:
+    return sum(one.get("checked", 0) for one in found["passes"])
+
+
+def _wrapped(text: str) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(" ".join(text.split()), WIDTH, initial_indent="    ", subsequent_indent="      ")

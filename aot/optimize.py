@@ -1,0 +1,119 @@
+"""The passes over any ONNX model: fewer nodes, the same inputs and outputs, the same numbers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aot.errors import unknown
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from aot.graph import Applied, Pass
+    from aot.graph_check import Check
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """What was done to a model. before, after: nodes of the main graph and its bodies.
+
+    seconds: of the rewriting alone. passes: what each did. check: what was compared, None where nothing was.
+    """
+
+    before: int
+    after: int
+    seconds: float
+    passes: tuple[Applied, ...]
+    check: Check | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data.
+
+        compared: `sites` (a sample of what each pass changed), `graph` (each pass, and the result with what was given)
+        or `nothing`; max_abs and relative_l2 are the largest differences found in it.
+        """
+        largest = self.check.largest() if self.check is not None else None
+        return {
+            "nodes": {"before": self.before, "after": self.after},
+            "seconds": round(self.seconds, 4),
+            "check_seconds": round(self.check.seconds, 4) if self.check is not None else 0.0,
+            "compared": "nothing" if self.check is None else "graph" if self.check.whole else "sites",
+            "max_abs": largest.absolute if largest is not None else None,
+            "relative_l2": largest.l2 if largest is not None else None,
+            "passes": [self._pass(one) for one in self.passes],
+        }
+
+    def _pass(self, one: Applied) -> dict[str, Any]:
+        checked = self.check.passes.get(one.name) if self.check is not None else None
+        return {
+            "name": one.name,
+            "sites": one.sites,
+            "seconds": round(one.seconds, 4),
+            "skipped": [{"node": node, "reason": reason} for node, reason in one.skipped.items()],
+            **({} if checked is None else checked.to_json()),
+        }
+
+
+def chosen(*, narrow: bool, operator: bool = False, without: Collection[str] = ()) -> list[Pass]:
+    """The passes to run. narrow: the model is to compute in a type narrower than FP32. operator: attention becomes
+    one node (`aot.form`). without: names of passes to leave out. Raises UsageError for a name that no pass has."""
+    from aot.passes import PASSES
+    from aot.passes.attention_operator import attention_operator
+
+    passes = (*PASSES, attention_operator)
+    names = {one.name for one in passes}
+    for name in without:
+        if name not in names:
+            raise unknown("pass", name, names)
+    return [
+        one
+        for one in passes
+        if (narrow or not one.narrow_only) and (operator or one is not attention_operator) and one.name not in without
+    ]
+
+
+def optimize(
+    model: ir.Model,
+    *,
+    narrow: bool = False,
+    operator: bool = False,
+    without: Collection[str] = (),
+    check: Check | None = None,
+    fold_limit: int | None = None,
+) -> Optimized:
+    """Rewrite `model` in place; its inputs and outputs keep names, dtypes, shapes and order.
+
+    check: compares before and after (`aot.graph_check`). fold_limit: bytes by which folded constants may make the
+    model larger. For the others see `chosen`. Raises UsageError for a pass that does not exist, and GraphError where
+    `check` finds a pass that changes what the graph computes.
+    """
+    from onnx_ir.passes import common
+
+    from aot.graph import run_passes
+    from aot.passes.fold_constants import LIMIT
+
+    passes = chosen(narrow=narrow, operator=operator, without=without)
+    if fold_limit is not None:
+        model.meta[LIMIT] = fold_limit
+    before = _count(model)
+    outputs = [(value.shape, value.type) for value in model.graph.outputs]
+    start, checked = time.perf_counter(), check.seconds if check is not None else 0.0
+    # Names first: what is skipped is reported by name.
+    common.NameFixPass()(model)
+    done = run_passes(passes, model, check)
+    if check is not None:
+        check.conclude()
+    common.NameFixPass()(model)
+    common.TopologicalSortPass()(model)
+    for value, (shape, kind) in zip(model.graph.outputs, outputs, strict=True):
+        value.shape, value.type = shape or value.shape, kind or value.type
+    seconds = time.perf_counter() - start
+    spent = check.seconds - checked if check is not None else 0.0
+    return Optimized(before, _count(model), seconds - spent, tuple(done), check)
+
+
+def _count(model: ir.Model) -> int:
+    return sum(1 for _ in model.graph.all_nodes())

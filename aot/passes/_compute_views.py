@@ -124,15 +124,16 @@ def _gather_nd(node: ir.Node, opset: int, x: Array, indices: Array) -> Array:
 
 @kernel("ScatterND")
 def _scatter_nd(node: ir.Node, opset: int, x: Array, indices: Array, updates: Array) -> Array:
-    made, at = x.copy(), tuple(np.moveaxis(indices, -1, 0))
-    _write(made, at, updates, attribute(node, "reduction", "none"))
+    made = x.copy()
+    places: Any = np.moveaxis(indices, -1, 0)
+    _write(made, tuple(places), updates, attribute(node, "reduction", "none"))
     return made
 
 
 @kernel("ScatterElements")
 def _scatter_elements(node: ir.Node, opset: int, x: Array, indices: Array, updates: Array) -> Array:
     axis = attribute(node, "axis", 0) % x.ndim
-    places = list(np.indices(indices.shape))
+    places: list[Any] = list(np.indices(indices.shape))
     places[axis] = indices
     made = x.copy()
     _write(made, tuple(places), updates, attribute(node, "reduction", "none"))

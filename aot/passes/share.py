@@ -16,6 +16,7 @@ from aot.passes._edit import replace
 
 _COMMUTATIVE = frozenset(("Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean"))
 _SAMPLE = 16
+_SAMPLED = "aot.sample"
 _CHUNK = 1 << 24
 _Key = tuple[Hashable, ...]
 
@@ -46,14 +47,12 @@ def _share_constants(model: ir.Model) -> int:
     for values in alike.values():
         if len(values) == 1:
             continue
-        sampled: defaultdict[bytes, list[tuple[ir.Value, np.ndarray[Any, Any]]]] = defaultdict(list)
+        sampled: defaultdict[bytes, list[ir.Value]] = defaultdict(list)
         for value in values:
-            assert value.const_value is not None
-            array = value.const_value.numpy()
-            known = sampled[_sample(array)]
-            first = next((one for one, other in known if _same_bytes(array, other)), None)
+            known = sampled[_sample(value)]
+            first = next((one for one in known if _same_bytes(_array(one), _array(value))), None)
             if first is None or value.is_graph_output():
-                known.append((value, array))
+                known.append(value)
                 continue
             value.replace_all_uses_with(first)
             model.graph.initializers.pop(str(value.name))
@@ -61,11 +60,23 @@ def _share_constants(model: ir.Model) -> int:
     return changed
 
 
-def _sample(array: np.ndarray[Any, Any]) -> bytes:
-    if array.size <= _SAMPLE:
-        return array.tobytes()
-    places = np.linspace(0, array.size - 1, _SAMPLE).astype(np.int64)
-    return array[np.unravel_index(places, array.shape)].tobytes()
+def _array(value: ir.Value) -> np.ndarray[Any, Any]:
+    assert value.const_value is not None
+    return value.const_value.numpy()
+
+
+def _sample(value: ir.Value) -> bytes:
+    """A few elements; all, of a small constant. They are kept, since a weight inside the file is copied to be read."""
+    tensor = value.const_value
+    assert tensor is not None
+    found: bytes | None = tensor.meta.get(_SAMPLED)
+    if found is None:
+        array = tensor.numpy()
+        if array.size > _SAMPLE:
+            places = np.linspace(0, array.size - 1, _SAMPLE).astype(np.int64)
+            array = array[np.unravel_index(places, array.shape)]
+        found = tensor.meta[_SAMPLED] = array.tobytes()
+    return found
 
 
 def _same_bytes(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:

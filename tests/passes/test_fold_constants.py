@@ -194,7 +194,7 @@ def parsed(text: str, head: str = '<ir_version: 10, opset_import: ["" : 20]> g '
         "() => (int32[1] y) <float[1] a = {3e9}> { t = Cast<to = 6>(a)  y = Neg(t) }",
         "() => (float[2] y) <float[2] a = {1, 2}> { t = RandomNormalLike(a)  y = Neg(t) }",
         "() => (float[2] y) <float[2] a = {1, 2}> { t = Bernoulli(a)  y = Neg(t) }",
-        "() => (float[2] y) <float[2] a = {1,2}, float s = {1}> { q = QuantizeLinear(a, s) y = DequantizeLinear(q, s) }",
+        "() => (float[2] y) <float[2] a = {1,2}, float s = {1}> { q = QuantizeLinear(a,s) y = DequantizeLinear(q, s) }",
         "() => (float[2] y) <float[2] a = {1, 2}> { t = other.Add(a, a)  y = Neg(t) }",
         "(float[2] a) => (float[2] y) <float[2] a = {1, 2}> { y = Neg(a) }",
         "() => (int64[1] y) <int64[1] a = {1}, int64[1] i = {5}> { t = Gather(a, i)  y = Neg(t) }",

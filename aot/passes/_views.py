@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from aot.passes._edit import Dim, array, attribute, bypass, constant, made_by, only_user, replace
+from aot.passes._edit import Dim, array, attribute, constant, made_by, only_user, opset
 
 VIEWS = ("Reshape", "Transpose", "Squeeze", "Unsqueeze")
 _PRODUCT = re.compile(r"(?:(\d+)\*)?([A-Za-z_]\w*)(?:\*(\d+))?")
@@ -173,27 +173,30 @@ class Step:
 
 
 def shortest(layout: Layout) -> list[Step]:
-    """The fewest steps that do what the layout says: a Transpose, with a Reshape before or after it or both."""
+    """The fewest steps that do what the layout says: a Transpose, with a Reshape before or after it or both.
+
+    Of two that are equally few, the Reshape comes first, as attention is written: channels into heads, heads forward.
+    """
     before = tuple(layout.size(dim) for dim in layout.before)
     after = tuple(layout.size(dim) for dim in layout.after)
     was, now = ([factor for dim in side for factor in dim] for side in (layout.before, layout.after))
     if was == now:
         return [] if before == after else [Step("Reshape", after)]
     options: list[list[Step]] = []
+    back = _order(layout.after, was, layout.before)
+    if back is not None:
+        split = tuple(after[axis] for axis in back)
+        turn = tuple(back.index(axis) for axis in range(len(back)))
+        options.append([*([] if split == before else [Step("Reshape", split)]), Step("Transpose", order=turn)])
     order = _order(layout.before, now, layout.after)
     if order is not None:
         moved = tuple(before[axis] for axis in order)
         options.append([Step("Transpose", order=order), *([] if moved == after else [Step("Reshape", after)])])
-    back = _order(layout.after, was, layout.before)
-    if back is not None:
-        split = tuple(after[axis] for axis in back)
-        order = tuple(back.index(axis) for axis in range(len(back)))
-        options.append([*([] if split == before else [Step("Reshape", split)]), Step("Transpose", order=order)])
     runs = _runs(was, now)
     source = sorted(runs, key=lambda run: was.index(run[0]))
-    order = tuple(source.index(run) for run in runs)
+    turn = tuple(source.index(run) for run in runs)
     sizes = tuple(layout.size(run) for run in source)
-    options.append([Step("Reshape", sizes), Step("Transpose", order=order), Step("Reshape", after)])
+    options.append([Step("Reshape", sizes), Step("Transpose", order=turn), Step("Reshape", after)])
     return min(options, key=len)
 
 
@@ -263,44 +266,53 @@ def told(before: Sequence[Size], after: Sequence[Size]) -> tuple[str, list[int]]
     return ("Reshape", target) if target.count(-1) < 2 else None
 
 
-def emit(model: ir.Model, source: ir.Value, layout: Layout, steps: Sequence[Step], last: ir.Node) -> bool:
-    """Put `steps`, applied to `source`, in the place of `last`; False, and nothing done, where one cannot be told."""
+class View(NamedTuple):
+    """A step as a node says it: the op, the numbers that it is told, and the sizes that it leaves."""
+
+    op: str
+    numbers: list[int]
+    sizes: list[Size]
+
+
+def views(layout: Layout) -> list[View] | None:
+    """The fewest views that do what the layout says; None where a size in between cannot be told."""
     shape = [layout.size(dim) for dim in layout.before]
-    ops: list[tuple[str, list[int], list[Size]]] = []
-    for step in steps:
+    found: list[View] = []
+    for step in shortest(layout):
         if step.op == "Transpose":
             shape = [shape[axis] for axis in step.order]
-            ops.append(("Transpose", list(step.order), shape))
+            found.append(View("Transpose", list(step.order), shape))
             continue
-        found = told(shape, step.sizes)
-        if found is None:
-            return False
+        reshape = told(shape, step.sizes)
+        if reshape is None:
+            return None
         shape = list(step.sizes)
-        ops.append((*found, shape))
-    value = source
-    for number, (op, numbers, sizes) in enumerate(ops):
-        inputs, attributes = [value], dict[str, list[int]]()
-        if op == "Transpose" or (op != "Reshape" and model.opset_imports.get("", 0) < 13):
-            attributes = {"perm" if op == "Transpose" else "axes": numbers}
-        else:
-            inputs.append(constant(model, f"{last.outputs[0].name}_{op.lower()}", np.array(numbers, np.int64)))
-        if number == len(ops) - 1:
-            replace(last, op, inputs, attributes)
-        else:
-            value = before(last, op, inputs, attributes, [size.dim for size in sizes])
-    if not ops:
-        bypass(last, value)
-    return True
+        found.append(View(*reshape, shape))
+    return found
 
 
-def before(
-    reader: ir.Node, op: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any], shape: Sequence[Dim]
-) -> ir.Value:
-    """The output of a new node in front of `reader`, named and placed after it, of the dtype of its first input."""
+def arguments(
+    model: ir.Model, view: View, source: ir.Value, name: str
+) -> tuple[list[ir.Value], dict[str, Sequence[int]]]:
+    """The inputs and attributes of the node that is `view` of `source`."""
+    if view.op == "Transpose":
+        return [source], {"perm": view.numbers}
+    if view.op != "Reshape" and opset(model) < 13:
+        return [source], {"axes": view.numbers}
+    return [source, constant(model, f"{name}_{view.op.lower()}", np.array(view.numbers, np.int64))], {}
+
+
+def insert(model: ir.Model, found: Sequence[View], source: ir.Value, reader: ir.Node, name: str) -> ir.Value:
+    """Apply views to `source`, in front of `reader`; their values are called after `name`."""
     assert reader.graph is not None
-    name = f"{reader.outputs[0].name}_{op}{len(inputs[0].uses())}"
-    node = ir.node(op, inputs, dict(attributes), name=name, metadata_props=dict(reader.metadata_props))
-    (result,) = node.outputs
-    result.name, result.type, result.shape = name, inputs[0].type, ir.Shape(shape)
-    reader.graph.insert_before(reader, node)
-    return result
+    value = source
+    for number, view in enumerate(found):
+        own = f"{name}_{view.op}{number}"
+        node = ir.node(view.op, *arguments(model, view, value, own), name=own)
+        node.metadata_props.update(reader.metadata_props)
+        result = node.outputs[0]
+        result.name, result.type = own, source.type
+        result.shape = ir.Shape([size.dim for size in view.sizes])
+        reader.graph.insert_before(reader, node)
+        value = result
+    return value

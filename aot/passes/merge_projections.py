@@ -130,6 +130,7 @@ def _to_heads(layer: _Linear) -> bool:
 
 
 @graph_pass(
+    anchors=("MatMul",),
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,S,4] x) => (float[B,S,2,2] q, float[B,S,1,2] k, float[B,S,1,2] v)
@@ -138,7 +139,7 @@ def _to_heads(layer: _Linear) -> bool:
      int64[4] two = {0, 0, 2, 2}, int64[4] one = {0, 0, 1, 2}>
     { m = MatMul(x, a)  n = Add(m, z)  q = Reshape(n, two)  i = MatMul(x, b)  k = Reshape(i, one)
       j = MatMul(x, c)  o = Add(j, w)  v = Reshape(o, one) }
-    """
+    """,
 )
 def merge_qkv(model: ir.Model, skip: Skip) -> int:
     """x·A + a, x·B + b, x·C + c = the parts of x·[A B C] + [a b c], for layers whose channels become heads.
@@ -165,11 +166,12 @@ def _merge_alike(model: ir.Model, layers: Sequence[_Linear]) -> int:
 
 
 @graph_pass(
+    anchors=("MatMul",),
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,S,2] x) => (float[B,S,3] y) <float[2,3] a = {1, 2, 3, 4, 5, 6}, float[2,3] b = {6, 5, 4, 3, 2, 1}>
     { g = MatMul(x, a)  u = MatMul(x, b)  s = Sigmoid(g)  w = Mul(g, s)  y = Mul(w, u) }
-    """
+    """,
 )
 def merge_gate_up(model: ir.Model, skip: Skip) -> int:
     """f(x·G) ⊙ (x·U): both products are the halves of x·[G U].

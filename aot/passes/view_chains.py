@@ -5,17 +5,18 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._edit import dims, made_by, nodes, only_user
-from aot.passes._views import VIEWS, Layout, chain, emit, shortest
+from aot.passes._edit import bypass, dims, made_by, nodes, only_user, replace
+from aot.passes._views import VIEWS, Layout, arguments, chain, insert, views
 
 
 @graph_pass(
+    anchors=VIEWS,
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[7,B,8] x) => (float[B,4,7,2] y)
     <int64[3] apart = {7, -1, 2}, int64[4] heads = {-1, 4, 7, 2}>
     { r = Reshape(x, apart)  t = Transpose<perm = [1, 0, 2]>(r)  y = Reshape(t, heads) }
-    """
+    """,
 )
 def view_chains(model: ir.Model, skip: Skip) -> int:
     """A chain of Reshape, Transpose, Squeeze and Unsqueeze orders the factors of the dims anew; at most it is a Reshape
@@ -31,11 +32,14 @@ def view_chains(model: ir.Model, skip: Skip) -> int:
         layout = Layout.of(dims(source))
         if source is None or layout is None or not all(map(layout.apply, found)):
             continue
-        steps = shortest(layout)
-        if len(steps) >= len(found):
-            continue
-        if not emit(model, source, layout, steps, last):
+        fewest = views(layout)
+        if fewest is None:
             skip(last, "the sizes in between cannot be told to a Reshape")
-            continue
-        changed += 1
+        elif len(fewest) < len(found):
+            value = insert(model, fewest[:-1], source, last, str(last.outputs[0].name))
+            if fewest:
+                replace(last, fewest[-1].op, *arguments(model, fewest[-1], value, str(last.outputs[0].name)))
+            else:
+                bypass(last, source)
+            changed += 1
     return changed

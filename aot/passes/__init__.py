@@ -17,8 +17,8 @@ from aot.passes.gather_by_ranges import gather_by_ranges
 from aot.passes.layer_norm import layer_norm
 from aot.passes.library_rules import drop_expands, merge_clips, merge_views
 from aot.passes.no_ops import drop_no_ops
-from aot.passes.plain_roots import plain_roots
 from aot.passes.packed_heads import packed_picks, split_heads
+from aot.passes.plain_roots import plain_roots
 from aot.passes.pool_everything import pool_everything
 from aot.passes.share import share_subexpressions
 from aot.passes.softmax_guard import softmax_guard

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +62,7 @@ def captured(module: torch.nn.Module, spec: ModelSpec) -> torch.export.ExportedP
 
 def attempt(module: torch.nn.Module, spec: ModelSpec, sizes: Mapping[str, int]) -> Attempt:
     """Trace at these sizes. What torch's solver cannot decide about sizes is decided by trying the declared ones."""
-    program, error, found = _traced(module, spec, sizes, defer=False)
+    program, error, found = _traced(module, spec, sizes, auto=False)
     missed = guards.refusable(found)
     if program is not None:
         own = [guard for guard in missed if guard.own]  # of the others torch made sure
@@ -74,7 +76,7 @@ def attempt(module: torch.nn.Module, spec: ModelSpec, sizes: Mapping[str, int]) 
     if missed:
         again = not any(guard.own for guard in missed)
         return Attempt(None, (splits.explained(missed, spec),), error, again)
-    program, later, found = _traced(module, spec, sizes, defer=True)
+    program, later, found = _traced(module, spec, sizes, auto=True)
     missed = guards.refusable(found)
     if missed:
         return Attempt(None, (splits.explained(missed, spec),), error)
@@ -95,24 +97,45 @@ def _outside_of_torch(module: torch.nn.Module, spec: ModelSpec, sizes: Mapping[s
 
 
 def _traced(
-    module: torch.nn.Module, spec: ModelSpec, sizes: Mapping[str, int], *, defer: bool
+    module: torch.nn.Module, spec: ModelSpec, sizes: Mapping[str, int], *, auto: bool
 ) -> tuple[torch.export.ExportedProgram | None, BaseException | None, list[guards.Guard]]:
-    """(program, exception, guards) of one trace. `defer`: conditions on sizes become assertions in the program."""
+    """(program, exception, guards) of one trace. `auto`: torch holds the conditions on sizes against no range."""
     given, shapes = arguments(module, spec, sizes)
+    if auto:
+        shapes = {name: dict.fromkeys(axes, torch.export.Dim.AUTO) for name, axes in shapes.items()}
     heard = guards.Listener()
     try:
-        with listening(heard, heard.LOGGER), torch.no_grad(), recurrent.kept_whole(), Substitutes():
-            made = torch.export.export(
-                module,
-                (),
-                given,
-                dynamic_shapes=shapes,
-                strict=False,
-                prefer_deferred_runtime_asserts_over_guards=defer,
-            )
+        silent = listening(heard, heard.LOGGER)
+        with silent, torch.no_grad(), recurrent.kept_whole(), Substitutes(), _agreed(module, spec):
+            made = torch.export.export(module, (), given, dynamic_shapes=shapes, strict=False)
         return made, None, guards.found(guards.env_of_program(made), heard.asked, spec)
     except RAISED as error:  # torch.export raises as many types as the model's code can
         return None, error, guards.found(guards.env_of_error(error), heard.asked, spec)
+
+
+@contextmanager
+def _agreed(module: torch.nn.Module, spec: ModelSpec) -> Iterator[None]:
+    """Within, the axes of one Dim have one size in a trace of the module from its first line on.
+
+    torch gives every axis a size of its own and finds the equal ones when the trace is done, which is too late where
+    the code adds them up: `torch.cat([a, b]).chunk(2)` asks about floor((a + b + 1) / 2), of which no range is known.
+    """
+    axes: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for name, declared in spec.inputs.items():
+        for axis, dim in enumerate(declared.shape):
+            if isinstance(dim, Dim):
+                axes[dim.name].append((name, axis))
+
+    def check(_: torch.nn.Module, args: tuple[Any, ...], given: Mapping[str, torch.Tensor]) -> None:
+        for (first, at), *others in axes.values():
+            for name, axis in others:
+                torch._check(given[name].shape[axis] == given[first].shape[at])
+
+    hook = module.register_forward_pre_hook(check, prepend=True, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def arguments(

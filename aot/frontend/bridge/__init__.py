@@ -23,12 +23,25 @@ from aot.frontend.bridge import (
     sdpa,
     searching,
     sorting,
+    splitting,
 )
 
 TRANSLATIONS: dict[Any, Any] = {**sdpa.TRANSLATION, **recurrent.TRANSLATION}
 
 REWRITES: dict[Any, Any] = {
     op: function
-    for part in (adaptive_pool, elementwise, experts, reductions, resize, running, scalars, scatter, searching, sorting)
+    for part in (
+        adaptive_pool,
+        elementwise,
+        experts,
+        reductions,
+        resize,
+        running,
+        scalars,
+        scatter,
+        searching,
+        sorting,
+        splitting,
+    )
     for op, function in part.REWRITE.items()
 }

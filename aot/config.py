@@ -93,6 +93,13 @@ class Verify(Settings):
     flop_limit: float = Field(default=4e11, gt=0)
 
 
+class Surgery(Settings):
+    """Which rewrites of the graph are left out, by name; and whether the whole graph is run before and after each."""
+
+    without: tuple[str, ...] = ()
+    verify: bool = False
+
+
 class ProfileFile(Settings):
     """A file of `profiles/`: shape ranges per optimization profile, target, build options, budget.
 
@@ -119,6 +126,7 @@ class Request(Settings):
     calibration: str | None = None
     dims: dict[str, tuple[int, int, int]] = {}
     budget: Budget = Budget()
+    surgery: Surgery = Surgery()
     until: Literal["graph"] | None = None
     output: Path | None = None
     fresh: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from aot.config import (
     Recipe,
     Request,
     Route,
+    Surgery,
     Verify,
     load,
     merged,
@@ -52,6 +53,7 @@ class Plan:
     verify: Verify
     route: Route = "onnx"
     project: Path | None = None
+    surgery: Surgery = field(default_factory=Surgery)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; `from_json` restores an equal plan, without its project."""
@@ -65,6 +67,7 @@ class Plan:
             "budget": self.budget.model_dump(mode="json"),
             "verify": self.verify.model_dump(mode="json"),
             "route": self.route,
+            "surgery": self.surgery.model_dump(mode="json"),
         }
 
     @classmethod
@@ -86,6 +89,7 @@ class Plan:
                 budget=Budget.model_validate(data["budget"]),
                 verify=Verify.model_validate(data["verify"]),
                 route=data.get("route", "onnx"),
+                surgery=Surgery.model_validate(data.get("surgery", {})),
             )
         except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
             raise ArtifactError(
@@ -132,9 +136,13 @@ def choose(request: Request, project: Path) -> Choices:
 def settings(request: Request, project: Path) -> Choices:
     """The recipe and the profile file of a request, nothing said of backend and targets yet.
 
-    Raises UsageError, and TargetError for what the route does not take.
+    Raises UsageError, also for a pass that does not exist, and TargetError for what the route does not take.
     """
     recipe, precision = _recipe(request, project)
+    if request.surgery.without:
+        from aot.optimize import chosen
+
+        chosen(narrow=True, without=request.surgery.without)
     if request.route == routes.TORCH_TENSORRT:
         routes.check_model(request.model, precision)
     path = content.find("profiles", request.profile, project)
@@ -159,6 +167,7 @@ def decide(request: Request, choices: Choices, spec: ModelSpec) -> Plan:
         verify=choices.file.verify,
         route=request.route or "onnx",
         project=choices.project,
+        surgery=request.surgery,
     )
 
 

@@ -113,4 +113,10 @@ dim_option = click.option(
     metavar="NAME=MIN:OPT:MAX",
     help="Narrow the range of a Dim; of an ONNX file, or of its integer inputs, give it.",
 )
+without_option = click.option(
+    "--without-pass", "without", multiple=True, metavar="NAME", help="Leave a rewrite of the graph out. Repeatable."
+)
+verify_option = click.option(
+    "--verify-passes", "verify", is_flag=True, help="Run the whole graph before and after every rewrite of it."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")

@@ -30,6 +30,8 @@ from aot.text import number, size_of, table, took
 @click.option("--calibration", metavar="NAME", help="A recipe: how ranges are found, what stays wide.")
 @click.option("--budget", multiple=True, metavar="KEY=VALUE", help="cosine, relative_l2, max_abs or metric.")
 @_options.dim_option
+@_options.without_option
+@_options.verify_option
 @click.option(
     "--until",
     type=_options.Named("stage", lambda: ("graph",)),
@@ -49,6 +51,8 @@ def command(
     calibration: str | None,
     budget: tuple[str, ...],
     dims: tuple[str, ...],
+    without: tuple[str, ...],
+    verify: bool,
     until: str | None,
     output: str | None,
     fresh: bool,
@@ -84,6 +88,7 @@ def command(
         "calibration": calibration,
         "budget": _options.budget(budget),
         "dims": _options.dims(dims),
+        "surgery": {"without": without, "verify": verify},
         "until": until,
         "output": Path(output) if output else None,
         "fresh": fresh,

@@ -20,6 +20,7 @@ from aot.cli._progress import reporter
 @_options.profile_option
 @click.option("--calibration", metavar="NAME", help="A recipe: what is quantized, what stays wide.")
 @_options.dim_option
+@_options.without_option
 @click.option("--fresh", is_flag=True, help="Export again, whatever the store holds.")
 @_options.json_option
 def command(
@@ -30,6 +31,7 @@ def command(
     profile: str,
     calibration: str | None,
     dims: tuple[str, ...],
+    without: tuple[str, ...],
     fresh: bool,
     as_json: bool,
 ) -> int:
@@ -59,6 +61,7 @@ def command(
         "profile": profile,
         "calibration": calibration,
         "dims": _options.dims(dims),
+        "surgery": {"without": without},
         "fresh": fresh,
     }
     store = Store()

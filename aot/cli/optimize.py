@@ -29,8 +29,8 @@ WIDTH = 100
 @click.option("--backend", metavar="NAME", help="With --target: attention in the form that it builds best.")
 @click.option("--target", "gpu", metavar="TARGET", help="With --backend: sm89, ...")
 @click.option("--explain", is_flag=True, help="Show per pass what it changed, what it left and why, and the numbers.")
-@click.option("--verify-passes", "verify", is_flag=True, help="Run the whole graph before and after every pass.")
-@click.option("--without-pass", "without", multiple=True, metavar="NAME", help="Leave a pass out. Repeatable.")
+@_options.verify_option
+@_options.without_option
 @click.option(
     "--fold-limit", type=click.IntRange(min=0), metavar="BYTES", help="What folded constants may add. Default: 16 MiB."
 )

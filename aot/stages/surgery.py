@@ -22,18 +22,18 @@ def surgery(run: Run, exported: Exported, plan: Plan) -> Graph:
 
     The result has the same inputs and outputs, unique node names, and the dtype and shape of every value that
     inference can find. All precisions narrower than FP32 share one result. Raises GraphError for a weight that
-    holds NaN.
+    holds NaN, and for a pass that changes what the graph computes, which is looked at in a few places of each.
     """
-    narrow = plan.precision != "fp32"
+    narrow, asked = plan.precision != "fp32", plan.surgery
 
     def make(folder: Path) -> Mapping[str, Any]:
-        return rewrite(exported.model, folder, narrow=narrow)
+        return rewrite(exported.model, folder, narrow=narrow, without=asked.without, verify=asked.verify)
 
     return run.stage(
         Graph,
         "surgery",
         make,
-        config={"narrow": narrow},
+        config={"narrow": narrow, **asked.model_dump()},
         inputs=[exported],
         tools=TOOLS,
         detail=f"{exported.nodes} nodes",

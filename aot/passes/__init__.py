@@ -5,23 +5,28 @@ from __future__ import annotations
 from aot.graph import Pass
 from aot.passes.attention_scale import attention_scale
 from aot.passes.cleaning import drop_dead, drop_identities
+from aot.passes.clip_bounds import clip_bounds
 from aot.passes.col2im_transposed import col2im_transposed
 from aot.passes.dft_products import dft_products
 from aot.passes.einsum_letters import einsum_letters
-from aot.passes.erf_gelu import erf_gelu
 from aot.passes.finite_mask import finite_mask
 from aot.passes.fold_batch_norm import fold_batch_norm
 from aot.passes.fold_constants import fold_constants
 from aot.passes.fold_scale import fold_scale
 from aot.passes.gather_by_ranges import gather_by_ranges
+from aot.passes.gelu import erf_gelu, tanh_gelu
+from aot.passes.hard_swish import hard_swish
 from aot.passes.layer_norm import layer_norm
+from aot.passes.leaky_relu import leaky_relu
 from aot.passes.library_rules import drop_expands, merge_clips, merge_views
 from aot.passes.no_ops import drop_no_ops
 from aot.passes.packed_heads import packed_picks, split_heads
 from aot.passes.plain_roots import plain_roots
 from aot.passes.pool_everything import pool_everything
 from aot.passes.share import share_subexpressions
+from aot.passes.sigmoids import sigmoids
 from aot.passes.softmax_guard import softmax_guard
+from aot.passes.softmax_parts import softmax_parts
 from aot.passes.static_reshape import static_reshape
 from aot.passes.transpose_through_views import transpose_through_views
 from aot.passes.true_masks import true_masks
@@ -37,8 +42,14 @@ PASSES: tuple[Pass, ...] = (
     # Layers.
     plain_roots,
     layer_norm,
+    clip_bounds,
     merge_clips,
     erf_gelu,
+    tanh_gelu,
+    hard_swish,
+    sigmoids,
+    leaky_relu,
+    softmax_parts,
     fold_batch_norm,
     fold_scale,
     einsum_letters,

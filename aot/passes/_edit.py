@@ -128,6 +128,23 @@ def replace(
     return new
 
 
+def before(
+    node: ir.Node,
+    op: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, Any] | None = None,
+    like: ir.Node | None = None,
+) -> ir.Value:
+    """The output of a new node in front of `node`, with the name and metadata of `like`, by default of `node`."""
+    source = node if like is None else like
+    name = source.name if like is not None else f"{node.name}_{op}"
+    made = ir.node(op, inputs, dict(attributes or {}), name=name, metadata_props=dict(source.metadata_props))
+    made.outputs[0].name = f"{node.outputs[0].name}_{op}"
+    assert node.graph is not None
+    node.graph.insert_before(node, made)
+    return made.outputs[0]
+
+
 def bypass(node: ir.Node, value: ir.Value) -> None:
     """Let every reader of `node`'s output read `value` instead, and remove `node`.
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from aot.passes._edit import array, attribute, constant, dims, made_by, only_user, replace
+from aot.passes._edit import array, attribute, before, constant, dims, made_by, only_user, replace
 
 Array = np.ndarray[Any, Any]
 
@@ -279,15 +279,5 @@ def _write(
     elif layer.rank == 2:
         replace(top, "Gemm", [data, weight, bias], like=node)
     else:
-        product = _before(top, node, [data, weight])
+        product = before(top, "MatMul", [data, weight], like=node)
         replace(top, "Add", [product, bias], like=layer.add)
-
-
-def _before(top: ir.Node, like: ir.Node, inputs: list[ir.Value | None]) -> ir.Value:
-    """The output of a new node of the same type as `like`, in front of `top`."""
-    made = ir.node(like.op_type, inputs, name=like.name, metadata_props=dict(like.metadata_props))
-    output, model = made.outputs[0], like.outputs[0]
-    output.name, output.shape, output.type = f"{model.name}_folded", model.shape, model.type
-    assert top.graph is not None
-    top.graph.insert_before(top, made)
-    return output

@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._edit import attribute, bypass, dims, made_by, nodes, only_user, replace, scalar
+from aot.passes._edit import array, attribute, bypass, dims, made_by, nodes, only_user, opset, replace, scalar
+from aot.passes._formulas import product_of
 
 
 @graph_pass(
@@ -18,7 +19,8 @@ from aot.passes._edit import attribute, bypass, dims, made_by, nodes, only_user,
     """,
 )
 def plain_roots(model: ir.Model, skip: Skip) -> int:
-    """x^2 = x·x, x^0.5 = sqrt(x), x^-1 = 1/x; a·(1/b) = a/b and a·b^-0.5 = a/sqrt(b); sqrt(sum(x·x)) = ReduceL2(x).
+    """x^2 = x·x, x^0.5 = sqrt(x), x^-1 = 1/x; a·(1/b) = a/b and a·b^-0.5 = a/sqrt(b); sqrt(sum(x·x)) = ReduceL2(x);
+    sum(x)/n = mean(x) for n numbers.
 
     So an RMS norm comes in one form, x / sqrt(mean(x·x) + epsilon) · w, which is the one with the fewest nodes, and
     whose square, mean and root `precision.chains` finds and keeps in FP32.
@@ -34,6 +36,8 @@ def plain_roots(model: ir.Model, skip: Skip) -> int:
         changed += _quotient(node)
     for node in nodes(model, "Sqrt"):
         changed += _length(node)
+    for node in nodes(model, "ReduceSum"):
+        changed += _mean(model, node)
     return changed
 
 
@@ -98,4 +102,22 @@ def _length(node: ir.Node) -> int:
     names = ("keepdims", "noop_with_empty_axes")
     kept = {name: attribute(total, name) for name in names if name in total.attributes}
     replace(node, "ReduceL2", [x, *total.inputs[1:]], kept)
+    return 1
+
+
+def _mean(model: ir.Model, node: ir.Node) -> int:
+    """sum(x)/n = mean(x), for n numbers."""
+    shape, axes = dims(node.inputs[0]), array(node.inputs[1]) if len(node.inputs) > 1 else None
+    if shape is None or axes is None or not axes.size or not _is_float(node) or opset(model) < 18:
+        return 0
+    count = 1
+    for axis in axes:
+        size = shape[int(axis)]
+        if not isinstance(size, int) or not size:
+            return 0
+        count *= size
+    top = product_of(node.outputs[0], None, 1 / count)
+    if top is None:
+        return 0
+    replace(top, "ReduceMean", node.inputs, {"keepdims": attribute(node, "keepdims", 1)})
     return 1

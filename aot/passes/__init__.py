@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aot.graph import Pass
 from aot.passes.attention_scale import attention_scale
+from aot.passes.cancel_transposes import cancel_transposes
 from aot.passes.cleaning import drop_dead, drop_identities
 from aot.passes.clip_bounds import clip_bounds
 from aot.passes.col2im_transposed import col2im_transposed
@@ -60,6 +61,7 @@ PASSES: tuple[Pass, ...] = (
     transpose_through_views,
     static_reshape,
     merge_views,
+    cancel_transposes,
     view_chains,
     drop_expands,
     # Attention and its masks.

@@ -29,7 +29,7 @@ def _picks(value: ir.Value) -> list[_Pick] | None:
     rank = len(value.shape or ())
     for use in value.uses():
         node = use.node
-        if node.domain or use.idx != 0:
+        if not rank or node.domain or use.idx != 0:
             return None
         if node.op_type == "Gather":
             index, shape = scalar(node.inputs[1]), dims(node.inputs[1])

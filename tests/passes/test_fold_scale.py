@@ -251,3 +251,54 @@ def test_a_norm_in_training_mode_stays() -> None:
     <float[1,1,1,1] w = {2}, float[1] g = {1}, float[1] b = {0}, float[1] m = {0}, float[1] v = {1}>
     { c = Conv(x, w)  y, p, q = BatchNormalization<training_mode = 1>(c, g, b, m, v) }"""
     assert any("training" in reason for reason in refused(passes.fold_batch_norm, text))
+
+
+def test_a_number_passes_the_views_between_it_and_the_layer() -> None:
+    """The scale of an attention, behind its heads."""
+    model = model_of(
+        """(float[B,3,8] x) => (float[B,2,3,4] y)
+        { a = MatMul(x, w)  b = Add(a, c)  r = Reshape(b, heads)  t = Transpose<perm = [0, 2, 1, 3]>(r)
+          y = Mul(t, s) }""",
+        w=normal(8, 8),
+        c=normal(8),
+        s=np.float32(0.5),
+        heads=np.array([0, 0, 2, 4], np.int64),
+    )
+    check(model, {"MatMul": 1, "Add": 1, "Reshape": 1, "Transpose": 1, "Identity": 1}, sites=1, x=normal(2, 3, 8))
+
+
+def test_a_scale_of_channels_passes_a_transpose() -> None:
+    model = model_of(
+        """(float[B,3,5,8] x) => (float[B,8,3,5] y)
+        { a = MatMul(x, w)  b = Add(a, c)  t = Transpose<perm = [0, 3, 1, 2]>(b)  u = Mul(t, s)  y = Relu(u) }""",
+        w=normal(8, 8),
+        c=normal(8),
+        s=normal(8, 1, 1),
+    )
+    check(model, {"MatMul": 1, "Add": 1, "Transpose": 1, "Relu": 1}, sites=1, x=normal(2, 3, 5, 8))
+
+
+def test_a_scale_of_heads_does_not_pass_the_view_that_makes_them() -> None:
+    model = model_of(
+        "(float[B,3,8] x) => (float[B,3,2,4] y) { a = MatMul(x, w)  r = Reshape(a, heads)  y = Mul(r, s) }",
+        w=normal(8, 8),
+        s=normal(2, 1),
+        heads=np.array([0, 0, 2, 4], np.int64),
+    )
+    assert passes.fold_scale(model) == 0
+
+
+def test_the_scale_of_scores_is_the_queries_own() -> None:
+    model = model_of(
+        """(float[B,3,8] x, float[B,8,3] k) => (float[B,3,3] y)
+        { q = MatMul(x, w)  a = MatMul(q, k)  b = Div(a, s)  y = Softmax(b) }""",
+        w=normal(8, 8),
+        s=np.float32(8),
+    )
+    check(model, {"MatMul": 2, "Softmax": 1}, sites=1, x=normal(2, 3, 8), k=normal(2, 8, 3))
+
+
+def test_the_scale_of_scores_that_no_layer_makes_stays() -> None:
+    text = """(float[B,3,8] q, float[B,8,3] k) => (float[B,3,3] y) <float s = {8}>
+    { a = MatMul(q, k)  b = Div(a, s)  y = Softmax(b) }"""
+    assert refused(passes.fold_scale, text) == []

@@ -11,6 +11,7 @@ from aot.passes.col2im_transposed import col2im_transposed
 from aot.passes.dft_products import dft_products
 from aot.passes.einsum_letters import einsum_letters
 from aot.passes.finite_mask import finite_mask
+from aot.passes.flat_gemm import flat_gemm
 from aot.passes.fold_batch_norm import fold_batch_norm
 from aot.passes.fold_constants import fold_constants
 from aot.passes.fold_scale import fold_scale
@@ -61,6 +62,7 @@ PASSES: tuple[Pass, ...] = (
     transpose_through_views,
     static_reshape,
     merge_views,
+    flat_gemm,
     cancel_transposes,
     view_chains,
     drop_expands,

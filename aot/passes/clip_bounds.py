@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._edit import array, bypass, constant, nodes, replace, scalar
+from aot.passes._edit import array, bypass, constant, nodes, opset, replace, scalar
 from aot.passes._formulas import other, same_rank
 
 
@@ -24,7 +24,7 @@ def clip_bounds(model: ir.Model, skip: Skip) -> int:
     brought into it.
     """
     changed = 0
-    for node in nodes(model, "Max", "Min"):
+    for node in nodes(model, "Max", "Min") if opset(model) >= 11 else ():
         bounds = [value for value in node.inputs if scalar(value) is not None]
         if len(node.inputs) != 2 or len(bounds) != 1 or bounds[0] is None:
             continue

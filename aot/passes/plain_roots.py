@@ -35,7 +35,7 @@ def plain_roots(model: ir.Model, skip: Skip) -> int:
     for node in nodes(model, "Reciprocal"):
         changed += _quotient(node)
     for node in nodes(model, "Sqrt"):
-        changed += _length(node)
+        changed += _length(model, node)
     for node in nodes(model, "ReduceSum"):
         changed += _mean(model, node)
     return changed
@@ -88,8 +88,10 @@ def _quotient(node: ir.Node) -> int:
     return 1
 
 
-def _length(node: ir.Node) -> int:
-    """sqrt(sum(x·x)) = ReduceL2(x)."""
+def _length(model: ir.Model, node: ir.Node) -> int:
+    """sqrt(sum(x·x)) = ReduceL2(x), whose axes are an input since opset 18."""
+    if opset(model) < 18:
+        return 0
     total = made_by(node.inputs[0], "ReduceSum", "ReduceSumSquare")
     if total is None or total.graph is not node.graph or only_user(total.outputs[0]) is not node or not _is_float(node):
         return 0

@@ -6,15 +6,16 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._edit import attribute, constant, dims, nodes, replace
+from aot.passes._edit import attribute, constant, dims, nodes, opset, replace
 
 
 @graph_pass(
+    anchors=("AveragePool",),
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,3,4,5] x) => (float[B,3,1,1] y)
     { y = AveragePool<kernel_shape = [4, 5], strides = [4, 5]>(x) }
-    """
+    """,
 )
 def pool_everything(model: ir.Model, skip: Skip) -> int:
     """AveragePool(x) = ReduceMean(x) over the spatial axes, where the one window begins at the first element, reaches
@@ -23,7 +24,7 @@ def pool_everything(model: ir.Model, skip: Skip) -> int:
     TensorRT limits the size of a window, and models pool with windows larger than any input.
     """
     changed = 0
-    for node in nodes(model, "AveragePool"):
+    for node in nodes(model, "AveragePool") if opset(model) >= 18 else ():
         before, after = dims(node.inputs[0]), dims(node.outputs[0])
         if before is None or after is None or any(size != 1 for size in after[2:]):
             continue

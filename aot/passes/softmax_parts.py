@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._edit import array, attribute, dims, made_by, nodes, replace
+from aot.passes._edit import array, attribute, dims, made_by, nodes, opset, replace
 
 
 @graph_pass(
@@ -19,6 +19,8 @@ from aot.passes._edit import array, attribute, dims, made_by, nodes, replace
 def softmax_parts(model: ir.Model, skip: Skip) -> int:
     """exp(x - max(x)) / sum(exp(x - max(x))) = exp(x) / sum(exp(x)) = Softmax(x) and x - log(sum(exp(x))) =
     LogSoftmax(x), along one axis."""
+    if opset(model) < 13:
+        return 0  # before, an axis stood for all behind it
     changed = 0
     for node in nodes(model, "Div"):
         exp = made_by(node.inputs[0], "Exp")

@@ -226,3 +226,13 @@ def test_a_reciprocal_that_is_read_twice_stays() -> None:
         "(float[B] x, float[B] a) => (float[B] y, float[B] z) { r = Reciprocal(x) y = Mul(a, r) z = Add(r, x) }"
     )
     assert passes.plain_roots(model) == 0
+
+
+def test_lengths_of_older_opsets_stay() -> None:
+    """ReduceL2 takes its axes as an input since opset 18, ReduceSum since 13."""
+    model = model_of(
+        "(float[B,S,8] x) => (float[B,S,1] y) { s = Mul(x, x)  v = ReduceSum(s, axes)  y = Sqrt(v) }",
+        axes=np.array([-1], np.int64),
+    )
+    model.opset_imports[""] = 15
+    assert passes.plain_roots(model) == 0

@@ -97,16 +97,17 @@ def _measured(model: str, tools: list[str], keep: Path | None) -> list[Row]:
                 peak_mb=round(found["peak"] / 1e6),
             )
         try:
-            differences = _apart("surgery.difference", model, original, *files.values())
+            compared = _apart("surgery.difference", model, original, *files.values())
         except _FailedError as failed:
-            differences = [f"not compared: {failed}"] * len(files)
-    for tool, difference in zip(files, differences, strict=True):
-        rows[tool] |= {"reason": difference} if isinstance(difference, str) else {"difference": difference}
+            compared = {"differences": [f"not compared: {failed}"] * len(files), "noise": None}
+    for tool, difference in zip(files, compared["differences"], strict=True):
+        rows[tool] |= {"reason" if isinstance(difference, str) else "difference": difference}
+        rows[tool]["noise"] = compared["noise"]
     return [rows[tool] for tool in tools]
 
 
 def _row(model: str, tool: str, **found: Any) -> Row:
-    empty = dict.fromkeys(("before", "nodes", "seconds", "runs", "peak_mb", "difference", "reason"))
+    empty = dict.fromkeys(("before", "nodes", "seconds", "runs", "peak_mb", "difference", "noise", "reason"))
     return {"model": model, "tool": tool, **empty, **found}
 
 

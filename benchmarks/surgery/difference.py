@@ -1,7 +1,8 @@
-"""Rewritten files against the original: `python -m surgery.difference MODEL ORIGINAL FILE...` prints a JSON list.
+"""Rewritten files against the original: `python -m surgery.difference MODEL ORIGINAL FILE...` prints a JSON object.
 
-An entry is the largest difference of any output, relative to the largest magnitude of that output, on onnxruntime's
-CPU provider with its own rewrites off, at two sizes of every Dim; or a text on why there is none.
+differences: of each file, the largest of any output, relative to the largest magnitude of that output, on
+onnxruntime's CPU provider with its own rewrites off, at two sizes of every Dim; or a text on why there is none.
+noise: the same of the original with itself, its inputs moved by up to two units in the last place.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ from surgery.models import MODELS
 Outputs = dict[str, Any]
 
 
-def main(name: str, original: Path, files: list[Path]) -> list[float | str]:
-    """The difference of each of `files`."""
-    spec = ModelSpec("surgery", MODELS[name].inputs)
-    feeds = [
-        generated(spec, {name: dim.bounds[which] for name, dim in spec.dims.items()}, seed=which) for which in (0, 1)
-    ]
+def main(name: str, original: Path, files: list[Path]) -> dict[str, Any]:
+    """Compare each of `files`."""
+    model = MODELS[name]
+    spec = ModelSpec("surgery", model.inputs)
+    feeds = []
+    for seed in (0, 1):
+        sizes = {name: dim.bounds[seed] for name, dim in spec.dims.items()}
+        feed = generated(spec, sizes, seed)
+        feeds.append(feed | {name: make(feed[name].shape) for name, make in model.samples.items()})
     wanted = outputs(original, feeds)
-    return [_compared(wanted, file, feeds) for file in files]
+    moved = outputs(original, [{name: _moved(values) for name, values in feed.items()} for feed in feeds])
+    return {"differences": [_compared(wanted, file, feeds) for file in files], "noise": _largest(wanted, moved)}
 
 
 def outputs(file: Path, feeds: list[dict[str, Any]]) -> list[Outputs]:
@@ -63,7 +68,18 @@ def _compared(wanted: list[Outputs], file: Path, feeds: list[dict[str, Any]]) ->
         return f"does not run: {str(error).splitlines()[0]}"
     if any(a.keys() != b.keys() for a, b in zip(wanted, got, strict=True)):
         return f"its outputs are {', '.join(got[0])}"
+    return _largest(wanted, got)
+
+
+def _largest(wanted: list[Outputs], got: list[Outputs]) -> float:
     return max(relative(a[name], b[name]) for a, b in zip(wanted, got, strict=True) for name in a)
+
+
+def _moved(values: Any) -> Any:
+    if values.dtype.kind != "f":
+        return values
+    steps = np.random.default_rng(0).uniform(-2, 2, values.shape) * np.finfo(values.dtype).eps
+    return (values * (1 + steps)).astype(values.dtype)
 
 
 if __name__ == "__main__":

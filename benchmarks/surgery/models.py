@@ -11,12 +11,13 @@ import importlib.util
 import io
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot import Dim, Input
+from surgery import samples
 
 if TYPE_CHECKING:
     import torch
@@ -34,11 +35,15 @@ TEXT = {
 
 @dataclass(frozen=True)
 class Packaged:
-    """An ONNX file with trained weights. path: within the folder of the package that is imported as `package`."""
+    """An ONNX file with trained weights. path: within the folder of the package that is imported as `package`.
+
+    samples: inputs, by name, that noise would say nothing about; a function makes one of a shape.
+    """
 
     package: str
     path: str
     inputs: Mapping[str, Input]
+    samples: Mapping[str, Callable[[Sequence[int]], Any]] = field(default_factory=dict)
 
     def write(self, file: Path) -> None:
         """Copy it. Raises ImportError where the package is not installed."""
@@ -56,6 +61,7 @@ class Exported:
     inputs: Mapping[str, Input]
     dynamo: bool = True
     settle: bool = True
+    samples: Mapping[str, Callable[[Sequence[int]], Any]] = field(default_factory=dict)
 
     def write(self, file: Path) -> None:
         """Export it, every Dim dynamic. Raises ImportError where its library is missing."""
@@ -129,9 +135,11 @@ LLAMA = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 
 QWEN = {"hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16, "num_key_value_heads": 8}
 DETR = {"use_pretrained_backbone": False, "backbone": "resnet50", "use_timm_backbone": True}
 SEGFORMER = {"num_labels": 150, "decoder_hidden_size": 256}
-WAVE = Input([batch, 576])
-RATE = Input([], "int64", low=16000, high=16001)
-STATE = Input([2, batch, 128])
+SPEECH = {
+    "input": Input([batch, 576]),
+    "state": Input([2, batch, 128]),
+    "sr": Input([], "int64", low=16000, high=16001),
+}
 TYPES = {**TEXT, "token_type_ids": Input([batch, seq], "int64", low=0, high=2)}
 height = Dim("height", min=64, opt=96, max=640, multiple_of=32)
 width = Dim("width", min=64, opt=128, max=640, multiple_of=32)
@@ -159,16 +167,20 @@ MODELS: dict[str, Exported | Packaged] = {
     "mobilenet_v2": Exported(vision("mobilenet_v2"), {"x": IMAGE}),
     "mobilenet_v3_large": Exported(vision("mobilenet_v3_large"), {"x": IMAGE}),
     "pp-ocr-v4-det": Packaged(
-        "rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx", {"x": Input([batch, 3, height, width])}
+        "rapidocr_onnxruntime",
+        "models/ch_PP-OCRv4_det_infer.onnx",
+        {"x": Input([batch, 3, height, width])},
+        {"x": samples.text},
     ),
     "pp-ocr-v4-rec": Packaged(
-        "rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx", {"x": Input([batch, 3, 48, length])}
+        "rapidocr_onnxruntime",
+        "models/ch_PP-OCRv4_rec_infer.onnx",
+        {"x": Input([batch, 3, 48, length])},
+        {"x": samples.text},
     ),
-    "silero": Packaged("silero_vad", "data/silero_vad.onnx", {"input": WAVE, "state": STATE, "sr": RATE}),
-    "silero-op15": Packaged("silero_vad", "data/silero_vad_16k_op15.onnx", {"input": WAVE, "state": STATE, "sr": RATE}),
-    "silero-op18": Packaged(
-        "silero_vad", "data/silero_vad_op18_ifless.onnx", {"input": WAVE, "state": STATE, "sr": RATE}
-    ),
+    "silero": Packaged("silero_vad", "data/silero_vad.onnx", SPEECH, {"input": samples.voice}),
+    "silero-op15": Packaged("silero_vad", "data/silero_vad_16k_op15.onnx", SPEECH, {"input": samples.voice}),
+    "silero-op18": Packaged("silero_vad", "data/silero_vad_op18_ifless.onnx", SPEECH, {"input": samples.voice}),
     "magika": Packaged(
         "magika", "models/standard_v3_3/model.onnx", {"bytes": Input([batch, 2048], "int32", low=0, high=257)}
     ),

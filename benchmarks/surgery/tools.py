@@ -61,11 +61,10 @@ def _onnxscript() -> Callable[[Any], Any]:
 
 
 def _aot() -> Callable[[Any], Any]:
-    from aot.graph import run_passes
-    from aot.passes import PASSES
+    from aot.optimize import optimize
 
     def rewrite(model: Any) -> Any:
-        run_passes([one for one in PASSES if not one.narrow_only], model)
+        optimize(model)
         return model
 
     return rewrite

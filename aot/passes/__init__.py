@@ -17,6 +17,8 @@ from aot.passes.fold_constants import fold_constants
 from aot.passes.fold_scale import fold_scale
 from aot.passes.gather_by_ranges import gather_by_ranges
 from aot.passes.gelu import erf_gelu, tanh_gelu
+from aot.passes.gemm import gemm
+from aot.passes.gemm_rows import gemm_rows
 from aot.passes.hard_swish import hard_swish
 from aot.passes.layer_norm import layer_norm
 from aot.passes.leaky_relu import leaky_relu
@@ -52,6 +54,8 @@ PASSES: tuple[Pass, ...] = (
     sigmoids,
     leaky_relu,
     softmax_parts,
+    gemm_rows,
+    gemm,
     fold_batch_norm,
     fold_scale,
     einsum_letters,

@@ -27,6 +27,8 @@ from aot.passes.no_ops import drop_no_ops
 from aot.passes.packed_heads import packed_picks, split_heads
 from aot.passes.plain_roots import plain_roots
 from aot.passes.pool_everything import pool_everything
+from aot.passes.rotary import rotary_form, rotary_scale, rotate_together
+from aot.passes.sequence_parts import sequence_parts
 from aot.passes.share import share_subexpressions
 from aot.passes.sigmoids import sigmoids
 from aot.passes.softmax_guard import softmax_guard
@@ -75,9 +77,13 @@ PASSES: tuple[Pass, ...] = (
     true_masks,
     finite_mask,
     softmax_guard,
+    rotary_form,
+    rotary_scale,
     attention_scale,
+    sequence_parts,
     packed_picks,
     split_heads,
+    rotate_together,
     # What the rewrites left behind.
     fold_constants,
     drop_no_ops,

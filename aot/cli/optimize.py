@@ -113,7 +113,8 @@ def describe(found: Mapping[str, Any], explain: bool) -> str:
     whole = found["compared"] == "graph"
     compared = "the whole graph after every pass" if whole else f"{_checked(found)} sites"
     lines = [
-        f"{found['output']}: {nodes['before']} -> {nodes['after']} nodes in {found['seconds']:.2f} s, "
+        found["output"],
+        f"  {nodes['before']} -> {nodes['after']} nodes in {found['seconds']:.2f} s, "
         f"{size_of(found['peak_bytes'])} of memory",
         f"  compared: {compared}, in {found['check_seconds']:.1f} s; largest difference {number(found['max_abs'])}, "
         f"relative L2 {number(found['relative_l2'])}",

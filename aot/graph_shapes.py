@@ -47,7 +47,7 @@ def complete(state: State, nodes: Iterable[ir.Node] | None = None) -> None:
     if not wanted:
         return
     names = _Symbols(state)
-    for graph in _graphs(_inferred(state, _with_shape_arithmetic(state, wanted)).graph):
+    for graph in _graphs(_inferred(state, _with_shape_arithmetic(state, wanted), taken=names.old).graph):
         for info in (*graph.value_info, *graph.input, *graph.output):
             value = state.values[info.name]
             if _lacks(value):
@@ -120,9 +120,11 @@ def _may_be_a_shape(value: ir.Value) -> bool:
     return value.shape is None or len(value.shape) <= 1
 
 
-def _inferred(state: State, nodes: Sequence[ir.Node], *, stated: bool = True) -> onnx.ModelProto:
+def _inferred(
+    state: State, nodes: Sequence[ir.Node], *, stated: bool = True, taken: Iterable[str] = ()
+) -> onnx.ModelProto:
     """The small model of `nodes`, with what onnx infers of it from what it reads, and from what is known of the rest
-    where it is `stated`."""
+    where it is `stated`. Dims that it names get none of the names that are `taken`."""
     import onnx
 
     model = onnx.ModelProto(ir_version=max(state.model.ir_version or 0, 10))
@@ -154,8 +156,13 @@ def _inferred(state: State, nodes: Sequence[ir.Node], *, stated: bool = True) ->
             if key and state.values[key].type is not None and (stated or node.domain):
                 write_value(model.graph.value_info.add(), key, state.values[key], made_up)
     write_nodes(model.graph, state, inner)
+    # onnx makes up names that no dim of the model has.
+    names = onnx.helper.make_tensor_value_info("", onnx.TensorProto.BOOL, sorted(taken))
+    model.graph.input.append(names)
     try:
-        return onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=True)
+        found = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=True)
+        found.graph.input.remove(names)
+        return found
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         log.debug("no shapes inferred: %s", error)
         return onnx.ModelProto()
@@ -175,7 +182,7 @@ class _Symbols:
     def __init__(self, state: State) -> None:
         self._meta = state.model.meta
         self._new: dict[str, str] = {}
-        self._old = {
+        self.old = {
             str(size.value)
             for value in state.values.values()
             for size in value.shape or ()
@@ -184,15 +191,15 @@ class _Symbols:
 
     def known(self, name: str) -> bool:
         """Whether the graph has this name."""
-        return name in self._old
+        return name in self.old
 
     def __call__(self, name: str) -> str:
         """The name in the graph."""
-        if name in self._old:
+        if name in self.old:
             return name
         if name not in self._new:
             count = self._meta.get(_COUNTER, 0)
-            while f"unk__{count}" in self._old:
+            while f"unk__{count}" in self.old:
                 count += 1
             self._meta[_COUNTER] = count + 1
             self._new[name] = f"unk__{count}"

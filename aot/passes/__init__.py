@@ -29,11 +29,11 @@ from aot.passes.plain_roots import plain_roots
 from aot.passes.pool_everything import pool_everything
 from aot.passes.rotary import rotary_form, rotary_scale, rotate_together
 from aot.passes.sequence_parts import sequence_parts
+from aot.passes.shape_arithmetic import shape_arithmetic
 from aot.passes.share import share_subexpressions
 from aot.passes.sigmoids import sigmoids
 from aot.passes.softmax_guard import softmax_guard
 from aot.passes.softmax_parts import softmax_parts
-from aot.passes.static_reshape import static_reshape
 from aot.passes.transpose_through_views import transpose_through_views
 from aot.passes.true_masks import true_masks
 from aot.passes.view_chains import view_chains
@@ -42,6 +42,7 @@ PASSES: tuple[Pass, ...] = (
     # Constants first: most rules ask for them.
     drop_dead,
     fold_constants,
+    shape_arithmetic,
     drop_identities,
     share_subexpressions,
     drop_no_ops,
@@ -66,7 +67,6 @@ PASSES: tuple[Pass, ...] = (
     pool_everything,
     # Shapes: chains that compute them fall away once nothing asks.
     transpose_through_views,
-    static_reshape,
     merge_views,
     flat_gemm,
     cancel_transposes,

@@ -131,13 +131,13 @@ def test_a_view_that_is_no_transpose_stays() -> None:
 def test_a_reshape_with_two_dims_that_cannot_be_copied_stays() -> None:
     text = """(float[N,6] x, float[B,S] like) => (float[B,S,6] y) <int64[1] six = {6}>
     { b = Shape(like)  t = Concat<axis = 0>(b, six)  y = Reshape(x, t) }"""
-    assert any("more than one dim" in reason for reason in refused(passes.static_reshape, text))
+    assert any("more than one dim" in reason for reason in refused(passes.shape_arithmetic, text))
 
 
 def test_dims_called_by_a_placeholder_are_not_taken_for_equal() -> None:
     text = """(float[A,B,6] x, float[A,B] like) => (float[A,B,2,3] y) <int64[2] tail = {2, 3}>
     { b = Shape(like)  t = Concat<axis = 0>(b, tail)  y = Reshape(x, t) }"""
-    assert passes.static_reshape(parse(text)) == 1
+    assert passes.shape_arithmetic(parse(text)) == 1
     proto = onnx.parser.parse_model(HEAD + text)
     for value in (*proto.graph.input, *proto.graph.output):
         for dim in value.type.tensor_type.shape.dim:
@@ -145,7 +145,7 @@ def test_dims_called_by_a_placeholder_are_not_taken_for_equal() -> None:
                 dim.dim_param = "?"
     model = ir.from_proto(proto)
     infer_shapes(model)
-    assert passes.static_reshape(model) == 0
+    assert passes.shape_arithmetic(model) == 0
 
 
 def test_a_true_mask_that_gives_an_output_its_shape_stays() -> None:
@@ -232,7 +232,7 @@ def test_reasons_reach_the_report() -> None:
         """(float[N,6] x, float[B,S] like) => (float[B,S,6] y) <int64[1] six = {6}>
         { b = Shape(like)  t = Concat<axis = 0>(b, six)  y = Reshape(x, t) }"""
     )
-    (report,) = run_passes([passes.static_reshape], model)
+    (report,) = run_passes([passes.shape_arithmetic], model)
     assert report.sites == 0
     assert list(report.skipped) == ["Reshape2"]
 

@@ -18,7 +18,6 @@ from aot.passes.fold_scale import fold_scale
 from aot.passes.gather_by_ranges import gather_by_ranges
 from aot.passes.gelu import erf_gelu, tanh_gelu
 from aot.passes.gemm import gemm
-from aot.passes.gemm_rows import gemm_rows
 from aot.passes.hard_swish import hard_swish
 from aot.passes.layer_norm import layer_norm
 from aot.passes.leaky_relu import leaky_relu
@@ -57,7 +56,6 @@ PASSES: tuple[Pass, ...] = (
     sigmoids,
     leaky_relu,
     softmax_parts,
-    gemm_rows,
     gemm,
     fold_batch_norm,
     fold_scale,

@@ -1,4 +1,4 @@
-"""Products with a weight: what becomes of a bias, of transposes and of rows counted in one dim."""
+"""Products with a weight: what becomes of a bias and of transposes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.passes.test_limits import ops, run_by_onnxruntime
 
 def check(model: ir.Model, left: dict[str, int], **inputs: Any) -> None:
     expected = run_by_onnxruntime(model, **inputs)
-    passes.gemm_rows(model)
     passes.gemm(model)
     assert ops(model) == left
     got = run_by_onnxruntime(model, **inputs)
@@ -96,52 +95,3 @@ def test_transposes_around_a_gemm_are_its_own(turned: str) -> None:
         c=normal(6),
     )
     check(model, {"Gemm": 1}, x=normal(4, 3))
-
-
-ROWS = "(float[B,3,4] x) => (float[B,3,6] y) { r = Reshape(x, flat)  a = OP  y = Reshape(a, full) }"
-SHAPES = {"flat": np.array([-1, 4], np.int64), "full": np.array([-1, 3, 6], np.int64)}
-
-
-@pytest.mark.parametrize(
-    ("op", "weight", "left"),
-    [
-        ("Gemm(r, w, c)", (4, 6), {"MatMul": 1, "Add": 1}),
-        ("Gemm<transB = 1>(r, w, c)", (6, 4), {"MatMul": 1, "Add": 1}),
-        ("Gemm(r, w)", (4, 6), {"MatMul": 1}),
-        ("MatMul(r, w)", (4, 6), {"MatMul": 1}),
-        ("Gemm<alpha = 0.5>(r, w, c)", (4, 6), {"Gemm": 1, "Reshape": 2}),
-        ("Gemm<beta = 0.5>(r, w, c)", (4, 6), {"Gemm": 1, "Reshape": 2}),
-    ],
-)
-def test_rows_are_counted_as_they_lie(op: str, weight: tuple[int, int], left: dict[str, int]) -> None:
-    model = model_of(ROWS.replace("OP", op), w=normal(*weight), c=normal(6), **SHAPES)
-    check(model, left, x=normal(2, 3, 4))
-
-
-def test_heads_are_joined_and_rows_counted_in_one_reshape() -> None:
-    model = model_of(
-        "(float[B,3,2,2] x) => (float[B,3,6] y) { r = Reshape(x, flat)  a = Gemm(r, w, c)  y = Reshape(a, full) }",
-        w=normal(4, 6),
-        c=normal(6),
-        **SHAPES,
-    )
-    check(model, {"Reshape": 1, "MatMul": 1, "Add": 1}, x=normal(2, 3, 2, 2))
-
-
-def test_rows_that_are_mixed_with_columns_stay() -> None:
-    model = model_of(
-        "(float[B,3,4] x) => (float[B,6,3] y) { r = Reshape(x, flat)  a = Gemm(r, w)  y = Reshape(a, full) }",
-        w=normal(4, 6),
-        flat=SHAPES["flat"],
-        full=np.array([-1, 6, 3], np.int64),
-    )
-    assert passes.gemm_rows(model) == 0
-
-
-def test_a_weight_that_is_read_elsewhere_is_not_turned() -> None:
-    model = model_of(
-        ROWS.replace("OP", "Gemm<transB = 1>(r, w)").replace("y)", "y, float[6,4] z)", 1).replace("{", "{ z = Neg(w) "),
-        w=normal(6, 4),
-        **SHAPES,
-    )
-    assert passes.gemm_rows(model) == 0

@@ -79,10 +79,21 @@ def check_weights(model: ir.Model) -> None:
         if tensor is None or not tensor.dtype.is_floating_point() or not tensor.size or tensor.dtype.bitwidth < 16:
             continue
         # max() is NaN where any element is, and needs no copy of the weight.
-        if np.isnan(float(np.max(tensor.numpy()))):
+        found = np.isnan(float(np.max(tensor.numpy())))
+        forget_pages(tensor)
+        if found:
             reader = next(iter(value.consumers()), None)
             raise GraphError(
                 f"weight '{name}' holds NaN",
                 where=origins.where_of(reader) if reader is not None else None,
                 fix="check the checkpoint and how it is loaded; aot builds no engine from weights that are not numbers",
             )
+
+
+def forget_pages(tensor: ir.TensorProtocol) -> None:
+    """Give the memory back that reading a weight beside the file has taken; it is read again where it is needed."""
+    import mmap
+
+    mapped = getattr(tensor, "raw", None)
+    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)

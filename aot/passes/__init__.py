@@ -26,6 +26,7 @@ from aot.passes.no_ops import drop_no_ops
 from aot.passes.packed_heads import packed_picks, split_heads
 from aot.passes.plain_roots import plain_roots
 from aot.passes.pool_everything import pool_everything
+from aot.passes.repeated_heads import repeated_heads
 from aot.passes.rotary import rotary_form, rotary_scale, rotate_together
 from aot.passes.sequence_parts import sequence_parts
 from aot.passes.shape_arithmetic import shape_arithmetic
@@ -66,6 +67,7 @@ PASSES: tuple[Pass, ...] = (
     # Shapes: chains that compute them fall away once nothing asks.
     transpose_through_views,
     merge_views,
+    repeated_heads,
     flat_gemm,
     cancel_transposes,
     view_chains,
@@ -76,8 +78,9 @@ PASSES: tuple[Pass, ...] = (
     finite_mask,
     softmax_guard,
     rotary_form,
-    rotary_scale,
     attention_scale,
+    rotary_scale,
+    fold_scale,
     sequence_parts,
     packed_picks,
     split_heads,

@@ -38,16 +38,16 @@ def complete(state: State, nodes: Iterable[ir.Node] | None = None) -> None:
     """`infer_shapes` for the outputs of `nodes`; of all nodes where none are given."""
     for key, tensor in state.constants.items():
         _learn(state.values[key], tensor)
-    wanted = set()
+    wanted, held = set[ir.Node](), _Held(state)
     for node in state.nodes if nodes is None else nodes:
         if _is_constant(node) and _lacks(node.outputs[0]):
-            _learn(node.outputs[0], ir.convenience.get_const_tensor(node.outputs[0]))
+            _learn(node.outputs[0], held(state.nodes[node].outputs[0]))
         if any(map(_lacks, node.outputs)):
             wanted.add(state.outermost(node))
     if not wanted:
         return
     names = _Symbols(state)
-    for graph in _graphs(_inferred(state, _with_shape_arithmetic(state, wanted), taken=names.old).graph):
+    for graph in _graphs(_inferred(state, _with_shape_arithmetic(state, wanted), held, taken=names.old).graph):
         for info in (*graph.value_info, *graph.input, *graph.output):
             value = state.values[info.name]
             if _lacks(value):
@@ -63,7 +63,7 @@ def forget_wrong_shapes(model: ir.Model) -> bool:
     given = {str(size.value) for value in model.graph.inputs for size in value.shape or () if not isinstance(size, int)}
     nodes = state.graphs[model.graph].nodes
     wrong = False
-    for graph in _graphs(_inferred(state, nodes, stated=False).graph):
+    for graph in _graphs(_inferred(state, nodes, _Held(state), stated=False, taken=given).graph):
         for info in graph.value_info:
             value, found = state.values[info.name], info.type.tensor_type.shape.dim
             if value.shape is None or not info.type.tensor_type.HasField("shape"):
@@ -95,6 +95,21 @@ def _is_constant(node: ir.Node) -> bool:
     return node.op_type == "Constant" and node.domain == ""
 
 
+class _Held:
+    """What initializers and Constant nodes hold, by key."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._known: dict[str, ir.TensorProtocol | None] = dict(state.constants)
+
+    def __call__(self, key: str) -> ir.TensorProtocol | None:
+        if key not in self._known:
+            maker = self._state.maker.get(key)
+            constant = maker is not None and _is_constant(maker)
+            self._known[key] = ir.convenience.get_const_tensor(self._state.values[key]) if constant else None
+        return self._known[key]
+
+
 def _learn(value: ir.Value, tensor: ir.TensorProtocol | None) -> None:
     if tensor is not None and (value.shape is None or value.type is None):
         value.shape, value.type = ir.Shape(tensor.shape.numpy()), ir.TensorType(tensor.dtype)
@@ -121,7 +136,7 @@ def _may_be_a_shape(value: ir.Value) -> bool:
 
 
 def _inferred(
-    state: State, nodes: Sequence[ir.Node], *, stated: bool = True, taken: Iterable[str] = ()
+    state: State, nodes: Sequence[ir.Node], held: _Held, *, stated: bool = True, taken: Iterable[str] = ()
 ) -> onnx.ModelProto:
     """The small model of `nodes`, with what onnx infers of it from what it reads, and from what is known of the rest
     where it is `stated`. Dims that it names get none of the names that are `taken`."""
@@ -140,9 +155,7 @@ def _inferred(
             if key in given:
                 continue
             given.add(key)
-            tensor, maker, value = state.constants.get(key), state.maker.get(key), state.values[key]
-            if maker is not None and _is_constant(maker):
-                tensor = ir.convenience.get_const_tensor(value)
+            tensor, value = held(key), state.values[key]
             if tensor is not None and tensor.size <= _SMALL and not value.is_graph_input():
                 write_constant(model.graph.initializer.add(), key, tensor)
             elif value.type is not None:

@@ -1,0 +1,211 @@
+"""How passes run: which, how often, and what they may rely on afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+from aot import origins
+from aot.graph import Pass, infer_shapes, run_passes
+from aot.graph_shapes import forget_wrong_shapes
+from aot.graph_state import State
+from aot.origins import Origin
+from aot.passes import PASSES
+from aot.passes._edit import bypass, nodes, replace
+from tests.passes.test_limits import HEAD
+
+
+def parse(text: str) -> ir.Model:
+    return ir.from_proto(onnx.parser.parse_model(HEAD + text))
+
+
+def swap(op: str, to: str, **options: Any) -> Pass:
+    """A pass that puts `to` in the place of every `op`."""
+
+    def rewrite(model: ir.Model, skip: Any) -> int:
+        return len([replace(node, to, node.inputs) for node in nodes(model, op)])
+
+    return Pass(f"{op}_to_{to}", rewrite, "", **options)
+
+
+def ops(model: ir.Model) -> list[str]:
+    return [node.op_type for node in model.graph.all_nodes()]
+
+
+CHAIN = "(float[B,4] x) => (float[B,4] y) { a = Relu(x)  y = Neg(a) }"
+
+
+def test_a_pass_without_an_anchor_in_the_graph_is_not_called() -> None:
+    def never(model: ir.Model, skip: Any) -> int:
+        raise AssertionError("called")
+
+    (done,) = run_passes([Pass("never", never, "", anchors=("Erf", "Conv"))], parse(CHAIN))
+    assert (done.sites, done.skipped) == (0, {})
+
+
+def test_an_anchor_inside_a_body_counts() -> None:
+    model = parse(
+        """(float[B,4] x, bool c) => (float[B,4] y)
+        { y = If (c) <then_branch = t () => (float[B,4] a) { a = Relu(x) },
+                      else_branch = f () => (float[B,4] b) { b = Abs(x) }> }"""
+    )
+    (done,) = run_passes([swap("Relu", "Sigmoid", anchors=("Relu",))], model)
+    assert done.sites == 1
+    assert ops(model) == ["If", "Sigmoid", "Abs"]
+
+
+def test_the_list_runs_again_for_what_a_later_pass_made_possible() -> None:
+    model = parse(CHAIN)
+    late, early = swap("Relu", "Sigmoid"), swap("Sigmoid", "Tanh")
+    done = run_passes([early, late, early], model)
+    assert ops(model) == ["Tanh", "Neg"]
+    assert {one.name: one.sites for one in done} == {"Sigmoid_to_Tanh": 1, "Relu_to_Sigmoid": 1}
+
+
+def test_two_passes_that_undo_each_other_come_to_an_end() -> None:
+    run_passes([swap("Relu", "Sigmoid"), swap("Sigmoid", "Relu")], parse(CHAIN))
+
+
+def test_a_pass_that_never_settles_is_a_bug() -> None:
+    def always(model: ir.Model, skip: Any) -> int:
+        return 1
+
+    with pytest.raises(RuntimeError, match="'always' still changes the graph"):
+        run_passes([Pass("always", always, "")], parse(CHAIN))
+
+
+def test_only_what_holds_in_the_end_is_said_to_be_left() -> None:
+    def hesitant(model: ir.Model, skip: Any) -> int:
+        for node in nodes(model, "Relu"):
+            skip(node, "not yet")
+        return 0
+
+    (_, left) = run_passes([swap("Relu", "Sigmoid"), Pass("hesitant", hesitant, "")], parse(CHAIN))
+    assert left.skipped == {}
+
+
+def test_what_nothing_reads_any_more_is_gone_bodies_and_weights_included() -> None:
+    model = parse(
+        """(float[B,4] x, bool c) => (float[B,4] y) <float k = {3}>
+        {
+            a = Mul(x, k)  b = Exp(a)
+            y = If (c) <then_branch = t () => (float[B,4] p) { d = Sin(x)  e = Add(d, b)  p = Relu(e) },
+                        else_branch = f () => (float[B,4] q) { q = Abs(x) }>
+        }"""
+    )
+
+    def shorten(model: ir.Model, skip: Any) -> int:
+        for node in nodes(model, "Relu"):
+            replace(node, "Neg", [model.graph.inputs[0]])
+            return 1
+        return 0
+
+    run_passes([Pass("shorten", shorten, "")], model)
+    assert ops(model) == ["If", "Neg", "Abs"]
+    assert not model.graph.initializers
+
+
+class TestShapes:
+    def value(self, model: ir.Model, name: str) -> ir.Value:
+        return State.of(model).values[name]
+
+    def test_new_values_have_dtype_and_shape(self) -> None:
+        def around(model: ir.Model, skip: Any) -> int:
+            for node in nodes(model, "Relu"):
+                turned = ir.node("Transpose", [node.inputs[0]], {"perm": [1, 0]}, name="turned")
+                same = ir.node("Sigmoid", turned.outputs, name="same")
+                turned.outputs[0].name, same.outputs[0].name = "t", "u"
+                assert node.graph is not None
+                node.graph.insert_before(node, (turned, same))
+                replace(node, "Transpose", same.outputs, {"perm": [1, 0]})
+                return 1
+            return 0
+
+        model = parse("(float16[B,4] x) => (float16[B,4] y) { y = Relu(x) }")
+        run_passes([Pass("around", around, "")], model)
+        for name in "tu":
+            assert self.value(model, name).shape == ir.Shape([4, "B"])
+            assert self.value(model, name).dtype == ir.DataType.FLOAT16
+
+    def test_sizes_computed_from_symbols_keep_their_names(self) -> None:
+        model = parse(
+            """(float[B,S,4] x, float[B,S] w) => (float[P,Q,R] y) <int64[1] one = {1}, int64[1] nought = {0}>
+            { s = Shape(x)  b = Gather(s, nought)  l = Gather(s, one)  t = Concat<axis = 0>(l, one, b)
+              e = Expand(w, t)  r = Relu(e)  z = Reshape(w, t)  y = Neg(z) }"""
+        )
+        infer_shapes(model)
+        assert self.value(model, "z").shape == ir.Shape(["S", 1, "B"])
+
+    def test_dims_that_nothing_names_are_unlike_each_other_and_known_ones_stay(self) -> None:
+        model = parse("(float[B] x, float[B] z) => (int64[R,N] y) { y = NonZero(x)  v = NonZero(z)  w = Neg(v) }")
+        model.graph.outputs[0].shape = ir.Shape([1, "found"])
+        infer_shapes(model)
+        first, second, third = (self.value(model, name).shape for name in "yvw")
+        assert first == ir.Shape([1, "found"])
+        assert second == third
+        assert second is not None
+        assert str(second[1]).startswith("unk__")
+        infer_shapes(model)
+        assert self.value(model, "v").shape == second
+
+    def test_bodies_are_inferred_with_what_they_capture(self) -> None:
+        model = parse(
+            """(float[B,4] x, int64 n, bool go) => (float[B,4] y)
+            { y = Loop (n, go, x) <body = b (int64 i, bool c, float[B,4] v) => (bool k, float[B,4] r)
+                { k = Not(c)  d = Transpose<perm = [1, 0]>(x)  e = Transpose<perm = [1, 0]>(d)  r = Add(v, e) }> }"""
+        )
+        infer_shapes(model)
+        found = [
+            value.shape for node in model.graph.all_nodes() if node.op_type == "Transpose" for value in node.outputs
+        ]
+        assert found == [ir.Shape([4, "B"]), ir.Shape(["B", 4])]
+
+    def test_shapes_that_contradict_the_inputs_are_all_forgotten(self) -> None:
+        text = "(float[B,4] x) => (float[B,4] y) { a = Relu(x)  b = Neg(a)  y = Exp(b) }"
+        for stated, wrong in (([1, 4], True), (["B", 4], False), (["M", 4], False), ([None, 5], True)):
+            model = parse(text)
+            for node in model.graph:
+                node.outputs[0].shape = ir.Shape(stated)
+            assert forget_wrong_shapes(model) is wrong
+            shapes = [node.outputs[0].shape for node in model.graph]
+            assert shapes == [None] * 3 if wrong else shapes == [ir.Shape(stated)] * 3
+
+
+def test_a_new_node_inherits_the_origin_of_what_it_replaced() -> None:
+    model = parse(CHAIN)
+    for number, node in enumerate(model.graph, 1):
+        origins.set(node, Origin("layer", "m.py", number))
+
+    def anew(model: ir.Model, skip: Any) -> int:
+        for node in nodes(model, "Relu"):
+            new = ir.node("Sigmoid", node.inputs, name="new")
+            ir.convenience.replace_nodes_and_values(model.graph, node, [node], [new], node.outputs, new.outputs)
+            return 1
+        return 0
+
+    run_passes([Pass("anew", anew, "")], model)
+    assert [origins.of(node) for node in model.graph] == [Origin("layer", "m.py", 1), Origin("layer", "m.py", 2)]
+
+
+def test_states_tell_a_node_that_took_over_from_one_that_changed() -> None:
+    model = parse("(float[B,4] x) => (float[B,4] y) { a = Relu(x)  b = Neg(a)  y = Exp(b) }")
+    before = State.of(model)
+    (relu,) = nodes(model, "Relu")
+    new = replace(relu, "Sigmoid", relu.inputs)
+    after = State.of(model)
+    assert after.fresh(before) == [new]
+    assert [node.op_type for node, at in after.nodes.items() if before.nodes.get(node) != at] == ["Sigmoid"]
+    (neg,) = nodes(model, "Neg")
+    bypass(neg, new.outputs[0])
+    last = State.of(model)
+    assert [node.op_type for node, at in last.nodes.items() if after.nodes.get(node) != at] == ["Exp"]
+
+
+@pytest.mark.parametrize("one", dict.fromkeys(PASSES), ids=lambda one: one.name)
+def test_the_whole_list_settles_on_every_example(one: Pass) -> None:
+    model = ir.from_proto(onnx.parser.parse_model(one.example))
+    run_passes(PASSES, model)
+    assert {again.name: again.sites for again in run_passes(PASSES, model) if again.sites} == {}

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aot.declaration import Dim
 
 
 @dataclass(frozen=True)
@@ -34,3 +38,20 @@ class Break:
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return asdict(self)
+
+
+def at_small_sizes(blamed: Sequence[tuple[str, int]], dims: Mapping[str, Dim]) -> tuple[str, str]:
+    """(what, fix) for a branch on sizes of 0 or 1, which `blamed` lists by Dim."""
+    at = ", ".join(f"{name}={size}" for name, size in blamed)
+    ranges = " and ".join(f"{name} = {_above(dims[name], size)}" for name, size in blamed)
+    return (
+        f"forward does something else at {at} than at all other sizes, and torch.export follows it for the others only",
+        f"write forward without a branch on that size (torch.cat, sums and attention take empty tensors), or "
+        f"declare {ranges} and leave the small size to a model of its own",
+    )
+
+
+def _above(dim: Dim, size: int) -> str:
+    low, opt, high = size + dim.multiple_of, dim.bounds[1], dim.bounds[2]
+    step = f", multiple_of={dim.multiple_of}" if dim.multiple_of > 1 else ""
+    return f"aot.Dim('{dim.name}', min={low}, opt={max(opt, low)}, max={high}{step})"

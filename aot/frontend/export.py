@@ -19,6 +19,7 @@ from aot.errors import ExportError
 from aot.frontend import call, capture, names
 from aot.frontend.bridge import recurrent
 from aot.frontend.eager import named_leaves
+from aot.frontend.rehearsal import refuse_another_way
 from aot.frontend.tracing import captured
 from aot.frontend.translate import translated
 from aot.frontend.watch import refuse_state
@@ -36,7 +37,9 @@ def write_module(
     call.check(module, spec)
     capture.check_weights(module)
     refuse_state(module, spec)
-    return write_program(captured(module, spec), spec, folder, type(module).__name__, project)
+    program = captured(module, spec)
+    refuse_another_way(program, module, spec)
+    return write_program(program, spec, folder, type(module).__name__, project)
 
 
 def write_program(

@@ -113,6 +113,18 @@ def on_values(code: str) -> tuple[str, str, str]:
     return BRANCH
 
 
+def by_code(code: str) -> tuple[str, str, str]:
+    """(kind, what, fix) for a line from which on the capture goes another way than a call."""
+    if re.search(r"is_(?:exporting|compiling|tracing|scripting|torchdynamo\w*)\(", code):
+        return (
+            "branch on the export",
+            "forward does something else here while it is exported, and the results differ",
+            "let both ways compute the same, or leave out the branch",
+        )
+    found = ((kind, what, fix) for marks, kind, what, fix in _KINDS if any(mark in code for mark in marks))
+    return next(found, None) or on_values(code)
+
+
 def fakeless(op: str) -> tuple[str, str, str]:
     """(kind, what, fix) for a custom op that torch cannot run on shapes alone; `op` as `ns::name` or `ns.name`."""
     name = "::".join(re.split(r"::|\.", op)[:2])

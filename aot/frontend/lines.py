@@ -1,7 +1,7 @@
 """Which line of the model's own code is to blame: of an exception, of the running stack, of a node.
 
-The model's code is what is neither torch nor Python nor aot: the user's files, and libraries of models, whose
-lines say more than the user's call of them.
+The model's code is what is neither torch nor Python nor aot nor a library of numbers: the user's files, and libraries
+of models, whose lines say more than the user's call of them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _TORCH = str(Path(torch.__file__).parent) + "/"
 _AOT = str(Path(__file__).resolve().parent.parent) + "/"
 _PYTHON = sysconfig.get_paths()["stdlib"] + "/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
+_NUMBERS = tuple(f"{packages}{name}/" for packages in _PACKAGES for name in ("numpy", "sympy", "mpmath"))
 _IN_STACK_TRACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 # Where a size becomes a bool or a number: the frame that asked for it lies outside.
 _ASKING = (_TORCH + "fx/", _TORCH + "__init__.py", _TORCH + "_logging/", _TORCH + "utils/", _TORCH + "_export/")
@@ -78,7 +79,8 @@ def innermost(lines: Iterable[Line]) -> Line | None:
 
 
 def is_model(file: str) -> bool:
-    """Whether code in that file is the model's, not torch's, Python's or aot's."""
+    """Whether code in that file is the model's, not torch's, Python's, aot's, or a library's of numbers."""
     if file.startswith(("<", _TORCH, _AOT)):
         return False
-    return not file.startswith(_PYTHON) or any(folder in file for folder in _PACKAGES)
+    packaged = any(folder in file for folder in _PACKAGES)
+    return not any(folder in file for folder in _NUMBERS) if packaged else not file.startswith(_PYTHON)

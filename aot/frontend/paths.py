@@ -10,9 +10,15 @@ from typing import Any
 from aot.frontend import lines
 
 
-def parting(one: Callable[[], object], other: Callable[[], object]) -> lines.Line | None:
-    """The last line that both calls run before they first differ: the branch. None where they run the same lines."""
+def parting(one: Callable[[], object], other: Callable[[], object], *, around: bool = False) -> lines.Line | None:
+    """The last line that both calls run before they first differ: the branch. None where they run the same lines.
+
+    around: the second runs more than the model, so that only the files of the first count.
+    """
     first, second = followed(one), followed(other)
+    if around:
+        files = {line.file for line in first}
+        second = [line for line in second if line.file in files]
     if first == second:
         return None
     pairs = enumerate(zip(first, second, strict=False))

@@ -131,8 +131,8 @@ def _tensor(module: torch.nn.Module, path: str) -> torch.Tensor:
     return value
 
 
-def advice(path: str, value: object) -> str:
-    """What to do to have a state lifted, from what its attribute holds before the first call."""
+def advice(path: str, value: object, later: object = None) -> str:
+    """What to do to have a state lifted, from what its attribute holds before the first call and after it."""
     name = path.rpartition(".")[2]
     if isinstance(value, torch.nn.Parameter):
         return f"keep what changes in a buffer beside it, and name that in states=, not '{path}'"
@@ -147,6 +147,8 @@ def advice(path: str, value: object) -> str:
             f'keep it in a tensor, self.register_buffer("{name}", torch.tensor({value})), '
             f'and add states=["{path}"] to @aot.model'
         )
+    if isinstance(later, list | tuple) and len(later) > 1:
+        return f"start it as {len(later)} tensors, in a buffer each, and add the buffers to states= of @aot.model"
     return f'start it as a tensor, in a buffer, and add states=["{path}"] to @aot.model'
 
 

@@ -9,7 +9,7 @@ import copy
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableSequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
@@ -181,10 +181,9 @@ def refuse_state(module: torch.nn.Module, spec: ModelSpec) -> None:
         first = answer(inputs)
         if not snapshot.changes():
             return
-        try:
-            answer(others[0])
-        except ExportError:  # a state that was left behind may fit one size only
-            answer(others[1])
+        for given in others:  # a state that was left behind may fit one size only, or be made anew for each
+            with suppress(ExportError):
+                answer(given)
         changes = snapshot.changes()
         if not differs():
             return
@@ -238,7 +237,9 @@ def _said(paths: list[str]) -> str:
 def _advice(causes: list[Change]) -> str:
     tensors = [c.path for c in causes if isinstance(c.before, torch.Tensor)]
     if len(tensors) < 2 or len(tensors) < len(causes):
-        return "; ".join(dict.fromkeys(advice(c.path, None if c.before is _ABSENT else c.before) for c in causes))
+        return "; ".join(
+            dict.fromkeys(advice(c.path, None if c.before is _ABSENT else c.before, c.after) for c in causes)
+        )
     names = ", ".join(f'"{name}"' for name in tensors)
     return (
         f"add states=[{names}] to @aot.model: the engine then takes each as an input state_NAME and returns it as "

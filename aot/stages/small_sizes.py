@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from aot.breaks import at_small_sizes
 from aot.errors import ExportError
 
 if TYPE_CHECKING:
-    from aot.declaration import Dim, ModelSpec
+    from aot.declaration import ModelSpec
     from aot.records import References
     from aot.source import Source
 
@@ -25,24 +26,13 @@ def refusal(cases: Sequence[Mapping[str, Any]], references: References, source: 
     blamed = sorted(set().union(*(_small(case, spec) for case in failed)) - held)
     if not good or not blamed or not all(_small(case, spec) & set(blamed) for case in failed):
         return None
-    at = ", ".join(f"{name}={size}" for name, size in blamed)
-    ranges = " and ".join(f"{name} = {_above(spec.dims[name], size)}" for name, size in blamed)
-    return ExportError(
-        f"forward does something else at {at} than at all other sizes, and torch.export follows it for the others only",
-        where=_line(failed[0]["name"], good[0]["name"], references, source) or f"model '{spec.name}'",
-        fix=f"write forward without a branch on that size (torch.cat, sums and attention take empty tensors), or "
-        f"declare {ranges} and leave the small size to a model of its own",
-    )
+    what, fix = at_small_sizes(blamed, spec.dims)
+    line = _line(failed[0]["name"], good[0]["name"], references, source)
+    return ExportError(what, where=line or f"model '{spec.name}'", fix=fix)
 
 
 def _small(case: Mapping[str, Any], spec: ModelSpec) -> set[tuple[str, int]]:
     return {(name, size) for name, size in case["sizes"].items() if size < 2 <= spec.dims[name].bounds[2]}
-
-
-def _above(dim: Dim, size: int) -> str:
-    low, opt, high = size + dim.multiple_of, dim.bounds[1], dim.bounds[2]
-    step = f", multiple_of={dim.multiple_of}" if dim.multiple_of > 1 else ""
-    return f"aot.Dim('{dim.name}', min={low}, opt={max(opt, low)}, max={high}{step})"
 
 
 def _line(bad: str, good: str, references: References, source: Source) -> str | None:

@@ -205,6 +205,24 @@ class TestRefused:
         assert "past" not in said
         assert "start it as a tensor" in said
 
+    def test_a_pair_that_is_made_anew_for_every_size(self) -> None:
+        class Cell(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.cell = nn.LSTMCell(4, 4)
+                self.pair: tuple[torch.Tensor, torch.Tensor] | None = None
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                if self.pair is None or len(self.pair[0]) != len(x):
+                    self.pair = (torch.zeros_like(x), torch.zeros_like(x))
+                self.pair = self.cell(x, self.pair)
+                return self.pair[0]
+
+        said = refusal(Cell())
+        assert "in 'pair'" in said
+        assert "in forward: self.pair = (torch.zeros_like(x), torch.zeros_like(x))" in said
+        assert "start it as 2 tensors, in a buffer each" in said
+
     def test_one_that_keeps_the_size_of_a_call(self) -> None:
         class Last(nn.Module):
             def __init__(self) -> None:

@@ -8,23 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._edit import attribute, bypass, constant, dims, made_by, nodes, only_user, replace
-from aot.passes._linear import (
-    LAYERS,
-    Affine,
-    Layer,
-    affine,
-    channel_vector,
-    fold_ahead,
-    fold_behind,
-    layer_of,
-    layer_reading,
-)
+from aot.passes._edit import bypass, constant, dims, made_by, nodes, only_user, replace
+from aot.passes._linear import LAYERS, Affine, Layer, affine, channel_vector, fold_ahead, fold_behind, layer_reading
+from aot.passes._paths import Path, path_to
 
 Array = np.ndarray[Any, Any]
 
-# Values that are only moved are scaled and shifted by a number wherever they are.
-_VIEWS = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity")
 # What lies between a norm's statistics and its scale.
 _NORMALIZED = ("Div", "LpNormalization", "RMSNormalization")
 
@@ -42,8 +31,9 @@ def fold_scale(model: ir.Model, skip: Skip) -> int:
     """a·(Wx + c) + b = (aW)x + (ac + b), and W(ax + b) + c = (Wa)x + (c + Wb), with a and b one number a channel. Where
     the layer pads with zeros, which are scaled but not shifted, W(ax + b) = (Wa)(x + b/a).
 
-    So it is with views in between, if a and b are numbers, and a Transpose of anything; and a number that a product of
-    two activations is multiplied with is a factor of either: a·(Q K) = (aQ) K.
+    So it is with views in between, if a and b are numbers, of a part of the channels behind a Split, and of anything
+    behind a Transpose; and a number that a product of two activations is multiplied with is a factor of either:
+    a·(Q K) = (aQ) K.
 
     A weight that something else reads is not scaled, for then the file would hold two; nor is one of FP16 or BF16,
     which would be rounded twice. A shift alone leaves the weight in peace. An input of the graph keeps its shift, which
@@ -67,63 +57,35 @@ def fold_scale(model: ir.Model, skip: Skip) -> int:
 
 def _into_layer(model: ir.Model, node: ir.Node, parts: Affine) -> str | None:
     """Fold into the layer behind; None where it is done, else why not, which is empty where there is none."""
-    reader, views, layer = _behind(node, parts.x)
-    product = made_by(views[0].inputs[0] if views else parts.x, "MatMul")
-    if layer is None and product is not None and not parts.b.any() and parts.a.size == 1 and _alone(product, reader):
-        # Of two activations, the one that a layer computes.
+    path = path_to(parts.x, node)
+    product = made_by(path.start, "MatMul")
+    if path.layer is None and product is not None and only_user(product.outputs[0]) is path.reader:
+        # A product of two activations, of which a layer computes one.
+        if parts.b.any() or parts.a.size != 1 or parts.a.ndim > len(dims(parts.x) or ()):
+            return ""
         for operand in product.inputs:
-            reader, more, layer = _behind(product, operand)
-            if layer is not None and _unfit(layer, parts.a) is None:
-                views = [*more, product, *views]
-                break
+            path = path_to(operand, product)
+            if _fold(model, path, node, parts) is None:
+                return None
+        return ""
+    return _fold(model, path, node, parts)
+
+
+def _fold(model: ir.Model, path: Path, node: ir.Node, parts: Affine) -> str | None:
+    layer = path.layer
     if layer is None or (layer.node.op_type == "MatMul" and layer.rank != 2 and layer.bias is None and parts.b.any()):
         return ""  # the Add of a bias is where it should be
-    if only_user(layer.result) is not reader:
+    if only_user(layer.result) is not path.reader:
         return "the layer's own output is needed too"
-    a, b = (_moved_back(part, views, layer) for part in (parts.a, parts.b))
+    a, b = path.channels(parts.a, 1.0), path.channels(parts.b, 0.0)
     if a is None or b is None:
         return "its constant differs along other axes than the layer's channels"
-    if not views:
+    if path.reader is node:
         return _unfit(layer, a) or fold_behind(model, layer, node, a, b)
     why = _unfit(layer, a) or fold_behind(model, layer, layer.add or layer.node, a, b)
     if why is None:
         bypass(node, parts.x)
     return why
-
-
-def _behind(node: ir.Node, value: ir.Value | None) -> tuple[ir.Node, list[ir.Node], Layer | None]:
-    """The layer that computes `value` for `node`, the views in between, the layer's first, and what reads the layer.
-
-    All of them are in one graph, and nothing else reads them.
-    """
-    views: list[ir.Node] = []
-    reader = node
-    view = made_by(value, *_VIEWS)
-    while view is not None and _alone(view, reader):
-        views.insert(0, view)
-        reader, value = view, view.inputs[0]
-        view = made_by(value, *_VIEWS)
-    return reader, views, layer_of(value, reader)
-
-
-def _alone(node: ir.Node, reader: ir.Node) -> bool:
-    return node.graph is reader.graph and only_user(node.outputs[0]) is reader
-
-
-def _moved_back(part: Array, views: list[ir.Node], layer: Layer) -> Array | None:
-    """A constant behind views as one number a channel of the layer in front of them."""
-    if not views:
-        return channel_vector(part, layer.outputs, layer.inner, layer.rank)
-    shape = dims(views[-1].outputs[0])
-    if shape is None or part.ndim > len(shape):
-        return None
-    if part.size == 1:
-        return part.reshape(1)
-    order = attribute(views[0], "perm")
-    if len(views) > 1 or views[0].op_type != "Transpose" or order is None:
-        return None
-    full = part.reshape((1,) * (len(order) - part.ndim) + part.shape)
-    return channel_vector(full.transpose(np.argsort(order)), layer.outputs, layer.inner, layer.rank)
 
 
 def _through_layer(model: ir.Model, node: ir.Node, layer: Layer, parts: Affine) -> str | None:

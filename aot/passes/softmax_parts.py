@@ -5,11 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._edit import array, attribute, dims, made_by, nodes, opset, replace
+from aot.passes._edit import array, attribute, dims, made_by, nodes, only_user, opset, replace, same
 
 
 @graph_pass(
-    anchors=("Exp", "ReduceLogSumExp"),
+    anchors=("Exp", "ReduceLogSumExp", "Softmax"),
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,S,4] x) => (float[B,S,4] y) <int64[1] last = {-1}>
@@ -18,7 +18,8 @@ from aot.passes._edit import array, attribute, dims, made_by, nodes, opset, repl
 )
 def softmax_parts(model: ir.Model, skip: Skip) -> int:
     """exp(x - max(x)) / sum(exp(x - max(x))) = exp(x) / sum(exp(x)) = Softmax(x) and x - log(sum(exp(x))) =
-    LogSoftmax(x), along one axis."""
+    LogSoftmax(x), along one axis. Softmax along the last axis takes rows in any number of dims, so that none have to be
+    laid out for it and back, as they were before opset 13."""
     if opset(model) < 13:
         return 0  # before, an axis stood for all behind it
     changed = 0
@@ -34,7 +35,25 @@ def softmax_parts(model: ir.Model, skip: Skip) -> int:
         if axis is not None:
             replace(node, "LogSoftmax", [_unmoved(x, axis)], {"axis": axis})
             changed += 1
+    for node in nodes(model, "Softmax"):
+        changed += _laid_out(node)
     return changed
+
+
+def _laid_out(node: ir.Node) -> int:
+    """Reshape(Softmax(Reshape(x))) = Softmax(x), where the last axis stays what it is."""
+    flat, back = made_by(node.inputs[0], "Reshape", "Flatten"), only_user(node.outputs[0])
+    if flat is None or back is None or back.domain or back.op_type not in ("Reshape", "Flatten"):
+        return 0
+    before, inside, after = dims(flat.inputs[0]), dims(node.inputs[0]), dims(back.outputs[0])
+    if not before or not inside or not after or back.graph is not node.graph or len(before) != len(after):
+        return 0
+    if attribute(node, "axis", -1) not in (-1, len(inside) - 1) or not same(before[-1], inside[-1]):
+        return 0
+    if not all(map(same, before, after)):
+        return 0
+    replace(back, "Softmax", [flat.inputs[0]], {"axis": -1}, like=node)
+    return 1
 
 
 def _unmoved(value: ir.Value | None, axis: int) -> ir.Value | None:

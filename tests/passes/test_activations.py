@@ -228,6 +228,21 @@ def test_what_only_looks_like_one_keeps_its_numbers(body: str) -> None:
     np.testing.assert_allclose(run_by_onnxruntime(graph, x=x), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("flat", ["Flatten<axis = 2>(x)", "Reshape(x, rows)"])
+def test_rows_of_a_softmax_are_not_laid_out(flat: str) -> None:
+    graph = model(
+        f"f = {flat}  s = Softmax<axis = -1>(f)  h = Shape(x)  y = Reshape(s, h)", rows=np.array([-1, 8], np.int64)
+    )
+    assert left(graph) == {"Softmax": 1}
+    x = np.linspace(-9, 9, 48, dtype=np.float32).reshape(2, 3, 8)
+    np.testing.assert_allclose(run_by_onnxruntime(graph, x=x), torch.from_numpy(x).softmax(-1).numpy(), rtol=1e-5)
+
+
+def test_rows_of_another_length_are() -> None:
+    graph = model("f = Flatten(x)  s = Softmax<axis = -1>(f)  h = Shape(x)  y = Reshape(s, h)")
+    assert passes.softmax_parts(graph) == 0
+
+
 def test_slopes_of_channels_are_a_prelu() -> None:
     graph = model(
         "p = Relu(x)  n = Neg(x)  q = Relu(n)  s = Mul(q, t)  y = Add(s, p)", t=np.float32([[-0.1], [0], [2]])

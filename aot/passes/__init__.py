@@ -9,6 +9,7 @@ from aot.passes.cleaning import drop_dead, drop_identities
 from aot.passes.clip_bounds import clip_bounds
 from aot.passes.col2im_transposed import col2im_transposed
 from aot.passes.dft_products import dft_products
+from aot.passes.drop_expands import drop_expands
 from aot.passes.einsum_letters import einsum_letters
 from aot.passes.finite_mask import finite_mask
 from aot.passes.flat_gemm import flat_gemm
@@ -19,9 +20,14 @@ from aot.passes.gather_by_ranges import gather_by_ranges
 from aot.passes.gelu import erf_gelu, tanh_gelu
 from aot.passes.gemm import gemm
 from aot.passes.hard_swish import hard_swish
+from aot.passes.known_branches import known_branches
 from aot.passes.layer_norm import layer_norm
 from aot.passes.leaky_relu import leaky_relu
-from aot.passes.library_rules import drop_expands, merge_clips, merge_views
+from aot.passes.merge_casts import merge_casts
+from aot.passes.merge_clips import merge_clips
+from aot.passes.merge_concats import kept_picks, merge_concats
+from aot.passes.merge_pads import merge_pads
+from aot.passes.merge_slices import merge_slices
 from aot.passes.no_ops import drop_no_ops
 from aot.passes.packed_heads import packed_picks, split_heads
 from aot.passes.plain_roots import plain_roots
@@ -34,6 +40,7 @@ from aot.passes.share import share_subexpressions
 from aot.passes.sigmoids import sigmoids
 from aot.passes.softmax_guard import softmax_guard
 from aot.passes.softmax_parts import softmax_parts
+from aot.passes.space_to_depth import depth_to_space, patch_merging
 from aot.passes.transpose_through_views import transpose_through_views
 from aot.passes.true_masks import true_masks
 from aot.passes.view_chains import view_chains
@@ -43,9 +50,16 @@ PASSES: tuple[Pass, ...] = (
     drop_dead,
     fold_constants,
     shape_arithmetic,
+    known_branches,
     drop_identities,
     share_subexpressions,
     drop_no_ops,
+    # Chains of one kind.
+    merge_casts,
+    merge_slices,
+    merge_concats,
+    merge_pads,
+    kept_picks,
     # Layers.
     plain_roots,
     layer_norm,
@@ -66,11 +80,12 @@ PASSES: tuple[Pass, ...] = (
     pool_everything,
     # Shapes: chains that compute them fall away once nothing asks.
     transpose_through_views,
-    merge_views,
     repeated_heads,
     flat_gemm,
+    patch_merging,
     cancel_transposes,
     view_chains,
+    depth_to_space,
     drop_expands,
     # Attention and its masks.
     gather_by_ranges,
@@ -90,7 +105,6 @@ PASSES: tuple[Pass, ...] = (
     drop_no_ops,
     drop_identities,
     share_subexpressions,
-    merge_views,
     view_chains,
     drop_dead,
 )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from aot.passes._edit import Dim, array, attribute, constant, made_by, only_user, opset
+from aot.passes._edit import Dim, array, attribute, constant, dims, made_by, only_user, opset
 
 VIEWS = ("Reshape", "Transpose", "Squeeze", "Unsqueeze")
 _PRODUCT = re.compile(r"(?:(\d+)\*)?([A-Za-z_]\w*)(?:\*(\d+))?")
@@ -97,7 +97,10 @@ class Layout:
             return True
         if node.op_type == "Reshape":
             target = array(node.inputs[1])
-            return target is not None and self._reshape(target.tolist(), bool(attribute(node, "allowzero", 0)))
+            if target is not None:
+                return self._reshape(target.tolist(), bool(attribute(node, "allowzero", 0)))
+            result = Layout.of(dims(node.outputs[0]))
+            return result is not None and self._regroup([result.size(dim) for dim in result.after])
         axes = array(node.inputs[1]) if len(node.inputs) > 1 else np.array(attribute(node, "axes", ()))
         if axes is None or not axes.size:
             return False
@@ -142,16 +145,17 @@ class Layout:
                     outer = self.sizes[last].over(size)
                     if outer is None:
                         return False
-                    left.append(self._split(last, outer, size))
-                    last, rest = self._inner, ONE
+                    first, last = self.split(last, outer, size)
+                    left.append(first)
+                    rest = ONE
                 dim.insert(0, last)
                 size = rest
             result.insert(0, dim)
         self.after = result
         return not left
 
-    def _split(self, factor: int, outer: Size, inner: Size) -> int:
-        """Make two factors of one; the number of the outer. `_inner` is the other."""
+    def split(self, factor: int, outer: Size, inner: Size) -> tuple[int, int]:
+        """Make two factors of one."""
         first, second = next(self._fresh), next(self._fresh)
         self.sizes[first], self.sizes[second] = outer, inner
         for side in (self.before, self.after):
@@ -159,8 +163,7 @@ class Layout:
                 if factor in dim:
                     at = dim.index(factor)
                     dim[at : at + 1] = [first, second]
-        self._inner = second
-        return first
+        return first, second
 
 
 @dataclass(frozen=True)

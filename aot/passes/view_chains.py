@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._edit import bypass, dims, made_by, nodes, only_user, replace
+from aot.passes._edit import array, bypass, dims, made_by, nodes, only_user, replace
 from aot.passes._views import VIEWS, Layout, arguments, chain, insert, views
 
 
@@ -20,7 +20,8 @@ from aot.passes._views import VIEWS, Layout, arguments, chain, insert, views
 )
 def view_chains(model: ir.Model, skip: Skip) -> int:
     """A chain of Reshape, Transpose, Squeeze and Unsqueeze orders the factors of the dims anew; at most it is a Reshape
-    into those factors, a Transpose, and a Reshape that joins them, and less where a neighbouring shape is the same.
+    into those factors, a Transpose, and a Reshape that joins them, and less where a neighbouring shape is the same. The
+    shapes are constants, with 0 for a dim that stays and -1 for one that is left.
     """
     changed = 0
     for last in nodes(model, *VIEWS):
@@ -35,7 +36,7 @@ def view_chains(model: ir.Model, skip: Skip) -> int:
         fewest = views(layout)
         if fewest is None:
             skip(last, "the sizes in between cannot be told to a Reshape")
-        elif len(fewest) < len(found):
+        elif len(fewest) < len(found) + sum(map(_computed, found)):
             value = insert(model, fewest[:-1], source, last, str(last.outputs[0].name))
             if fewest:
                 replace(last, fewest[-1].op, *arguments(model, fewest[-1], value, str(last.outputs[0].name)))
@@ -43,3 +44,8 @@ def view_chains(model: ir.Model, skip: Skip) -> int:
                 bypass(last, source)
             changed += 1
     return changed
+
+
+def _computed(node: ir.Node) -> bool:
+    """Whether it is a Reshape to a shape that is computed, by other nodes."""
+    return node.op_type == "Reshape" and array(node.inputs[1]) is None

@@ -41,6 +41,7 @@ from aot.passes.sigmoids import sigmoids
 from aot.passes.softmax_guard import softmax_guard
 from aot.passes.softmax_parts import softmax_parts
 from aot.passes.space_to_depth import depth_to_space, patch_merging
+from aot.passes.split_slices import split_slices
 from aot.passes.transpose_through_views import transpose_through_views
 from aot.passes.true_masks import true_masks
 from aot.passes.view_chains import view_chains
@@ -98,6 +99,7 @@ PASSES: tuple[Pass, ...] = (
     fold_scale,
     sequence_parts,
     packed_picks,
+    split_slices,
     split_heads,
     rotate_together,
     # What the rewrites left behind.

@@ -267,7 +267,7 @@ def _write(
 ) -> None:
     """Put the layer with that input, weight and bias in the place of `top`."""
     node = layer.node
-    attributes = {name: found.value for name, found in node.attributes.items() if name != "beta"}
+    attributes = {name: found for name, found in node.attributes.items() if name != "beta"}
     bias = None
     if shift is not None:
         dtype = np.asarray(array(layer.weight)).dtype

@@ -8,8 +8,11 @@ passes, and the numbers stay equal.
 `run_passes` runs passes in order, each until it finds nothing more to do, and the list again while something changed.
 A pass says which ops it looks for (`anchors`); where the graph holds none of them it costs nothing. After every change
 what nothing reads is removed, the dtypes and shapes of what is new or was not known are inferred, so that a pass may
-rely on them, and a node that a pass made without saying where it comes from inherits the origin of what it replaced
+rely on them; and a node that a pass made without saying where it comes from inherits the origin of what it replaced
 (`aot.origins.inherit` has the rule).
+
+A value keeps its name as long as it holds the same numbers: by the names a rewrite is compared with what it replaced
+(`aot.graph_check`). One that holds others should have another name; else only what reads it shows that all is well.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from aot import origins
 from aot.errors import GraphError
 from aot.graph import Pass
-from aot.graph_run import Difference, Unable, differ
+from aot.graph_run import Difference, Trials, Unable, attempt, compare, differ, difference
 from aot.graph_sites import Part, Target, TooLarge, parts, targets, whole
 from aot.graph_state import State
 
@@ -70,7 +70,8 @@ class Check:
     passes: dict[str, Checked] = field(default_factory=dict)
     total: Difference | None = None
     seconds: float = 0.0
-    _ends: tuple[State, State] | None = None
+    _first: Trials | None = None
+    _last: Trials | None = None
 
     def __call__(self, one: Pass, before: State, after: State) -> None:
         """Compare the states before and after a change that `one` made."""
@@ -78,19 +79,26 @@ class Check:
         try:
             checked = self.passes.setdefault(one.name, Checked())
             if self.whole:
-                self._ends = (self._ends[0] if self._ends else before, after)
-                self._compare_whole(one, before, after, checked, None)
+                self._follow(one, before, after, checked)
             else:
                 self._sample(one, before, after, checked, start)
         finally:
             self.seconds += time.perf_counter() - start
 
-    def conclude(self) -> None:
-        """Compare the last graph with the first, where whole graphs are compared."""
-        start = time.perf_counter()
-        if self._ends is not None:
-            self.total = differ(*map(whole, self._ends))
-        self.seconds += time.perf_counter() - start
+    def _follow(self, one: Pass, before: State, after: State, checked: Checked) -> None:
+        """Compare whole graphs, each with the one before it and the last with the first."""
+        try:
+            self._first = self._first or attempt(whole(before))
+        except Unable as error:
+            raise GraphError(
+                f"the graph cannot be run, so pass '{one.name}' cannot be verified: {error}",
+                fix="leave --verify-passes out; sites are compared one by one then, where they run",
+            ) from error
+        found, self._last = compare(self._last or self._first, whole(after))
+        if not found.within:
+            raise _wrong(one, found, before, after, next(iter(targets(before, after)), None))
+        checked.note(found)
+        self.total = difference(self._first, self._last)
 
     def largest(self) -> Difference:
         """The largest difference found."""
@@ -128,31 +136,24 @@ class Check:
         if different is None:
             checked.unchecked[reason] += 1
             return
-        self._compare_whole(one, before, after, checked, target)
-
-    def _compare_whole(self, one: Pass, before: State, after: State, checked: Checked, site: Target | None) -> None:
         try:
             old, new = whole(before), whole(after)
-            if not self.whole:
-                _limit(old, new, _HEAVIEST)
+            _limit(old, new, _HEAVIEST)
             found = differ(old, new)
         except Unable as error:
-            if self.whole:
-                raise GraphError(
-                    f"the graph cannot be run, so pass '{one.name}' cannot be verified: {error}",
-                    fix="leave --verify-passes out; sites are compared one by one then, where they run",
-                ) from error
             checked.unchecked[f"differs by itself, and the whole graph does not run: {error}"] += 1
             return
-        if found.within:
-            checked.note(found)
-            return
-        target = site or next(iter(targets(before, after)), None)
-        raise GraphError(
-            f"pass '{one.name}' changes what the graph computes: {found}",
-            where=_where(before, after, target),
-            fix=f"this is a bug of aot, please report it; --without-pass {one.name} goes on without that pass",
-        )
+        if not found.within:
+            raise _wrong(one, found, before, after, target)
+        checked.note(found)
+
+
+def _wrong(one: Pass, found: Difference, before: State, after: State, target: Target | None) -> GraphError:
+    return GraphError(
+        f"pass '{one.name}' changes what the graph computes: {found}",
+        where=_where(before, after, target),
+        fix=f"this is a bug of aot, please report it; --without-pass {one.name} goes on without that pass",
+    )
 
 
 def _limit(old: Part, new: Part, limit: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,9 @@ _LIMITS = {"float64": 1e-6, "float32": 2e-5, "float16": 2e-2, "bfloat16": 1.5e-1
 """The largest difference that counts as rounding, as a share of an output's largest magnitude."""
 _SIZES = ((2, 3, 5, 4, 7, 6), (3, 2, 4, 5, 6, 7), (16, 24), (8, 16), (32,), (64,), (224,), (1,))
 """What symbolic dims are given, in turn; the first two that the graph before takes."""
-_LARGE = 1 << 23
+_LARGE = 1 << 22
 """Elements of the inputs of a part, together."""
+_PERIOD = 8191
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 
 Run = Callable[[Mapping[str, Any]], list[Any]]
@@ -54,38 +55,62 @@ class Difference:
         return self.what or f"largest difference {self.relative:.2g} of the output's magnitude ({self.absolute:.2g})"
 
 
+@dataclass(frozen=True)
+class Trials:
+    """What a part made of random inputs, at one or two sizes of the symbolic dims."""
+
+    part: Part
+    run: Run
+    given: list[dict[str, Any]]
+    made: list[list[Any]]
+
+
 def differ(before: Part, after: Part) -> Difference:
-    """The largest difference of the targets, over two sizes of the symbolic dims. Raises Unable."""
-    if any(node.op_type in _RANDOM for node in before.nodes):
+    """The largest difference of the targets of two parts, at the sizes of `attempt`. Raises Unable."""
+    return compare(attempt(before, after), after)[0]
+
+
+def attempt(part: Part, other: Part | None = None) -> Trials:
+    """Run `part`, on inputs that `other` takes as well. Raises Unable, with the reason at the last size tried."""
+    if any(node.op_type in _RANDOM for node in part.nodes):
         raise Unable("it draws random numbers")
-    run, rerun = None, None
-    largest, done = Difference(), 0
+    parts = (part,) if other is None else (part, other)
+    symbols = sorted({name for one in parts for name in _symbols(one)})
+    trials = Trials(part, _evaluator(part), [], [])
     reason = "it cannot be run"
-    symbols = sorted({name for part in (before, after) for name in _symbols(part)})
     for seed, sizes in enumerate(_SIZES):
         try:
-            given = _inputs(before, after, dict(zip(symbols, itertools.cycle(sizes), strict=False)), seed)
-            run = run or _evaluator(before)
-            expected = run(_of(given, before))
+            given = _inputs(parts, dict(zip(symbols, itertools.cycle(sizes), strict=False)), seed)
+            trials.made.append(trials.run(_of(given, part)))
+            trials.given.append(given)
         except Unable as error:
             reason = str(error)
-            if run is None:
-                break
-            continue
-        rerun = rerun or _evaluator(after)
-        try:
-            got = rerun(_of(given, after))
-        except Unable as error:
-            return Difference(np.inf, np.inf, np.inf, np.inf, f"what it left does not run: {error}")
+        if len(trials.made) == 2 or not symbols:
+            break
+    if not trials.made:
+        raise Unable(reason)
+    return trials
+
+
+def compare(before: Trials, after: Part) -> tuple[Difference, Trials]:
+    """The largest difference of what `after` makes of the same inputs, and what it makes."""
+    try:
+        run = _evaluator(after)
+        made = [run(_of(given, after)) for given in before.given]
+    except Unable as error:
+        return Difference(np.inf, np.inf, np.inf, np.inf, f"what it left does not run: {error}"), before
+    again = Trials(after, run, before.given, made)
+    return difference(before, again), again
+
+
+def difference(before: Trials, after: Trials) -> Difference:
+    """The largest difference of two runs on the same inputs; it may be no more than rounding in the first."""
+    largest = Difference()
+    for given, expected, got in zip(before.given, before.made, after.made, strict=True):
         found = _largest(expected, got)
         if not found.within:
-            found = _unless_noise(found, expected, run, _of(given, before))
+            found = _unless_noise(found, expected, before.run, _of(given, before.part))
         largest = max(largest, found)
-        done += 1
-        if not symbols or done == 2:
-            break
-    if not done:
-        raise Unable(reason)
     return largest
 
 
@@ -114,6 +139,8 @@ def _difference(expected: Any, got: Any) -> Difference:
     for what, a, b in (("dtype", expected.dtype, got.dtype), ("shape", expected.shape, got.shape)):
         if a != b:
             return Difference(np.inf, np.inf, np.inf, np.inf, f"its {what} was {a} and is {b}")
+    if np.array_equal(expected, got):
+        return Difference()
     limit = _LIMITS.get(expected.dtype.name)
     if limit is None:
         wrong = int((expected != got).sum())
@@ -136,10 +163,15 @@ def _difference(expected: Any, got: Any) -> Difference:
 def _symbols(part: Part) -> Iterator[str]:
     """The names that sizes of the free values depend on."""
     for key in part.free:
-        for size in part.state.values[key].shape or ():
-            if not isinstance(size, int) and size.value is not None:
-                names = _names(size.value)
-                yield from names if names is not None else [size.value]
+        for axis, size in enumerate(part.state.values[key].shape or ()):
+            if not isinstance(size, int):
+                names = _names(size.value) if size.value is not None else None
+                yield from names if names is not None else [size.value or _unnamed(key, axis)]
+
+
+def _unnamed(key: str, axis: int) -> str:
+    """A dim without a name is unlike every other."""
+    return f"? {axis} of {key}"
 
 
 def _names(text: str) -> list[str] | None:
@@ -175,12 +207,12 @@ def _size(text: str, sizes: Mapping[str, int]) -> int:
     return sizes[text] if text in sizes else value(ast.parse(text, mode="eval").body)
 
 
-def _inputs(before: Part, after: Part, sizes: Mapping[str, int], seed: int) -> dict[str, Any]:
+def _inputs(parts: Sequence[Part], sizes: Mapping[str, int], seed: int) -> dict[str, Any]:
     """Random numbers for every free value: floats around 0, integers and bools of 0 and 1. Raises Unable."""
     rng = np.random.default_rng(seed)
     given: dict[str, Any] = {}
     total = 0
-    for part in (before, after):
+    for part in parts:
         for key in part.free:
             if key in given:
                 continue
@@ -188,10 +220,8 @@ def _inputs(before: Part, after: Part, sizes: Mapping[str, int], seed: int) -> d
             if value.shape is None or value.dtype is None or not isinstance(value.type, ir.TensorType):
                 raise Unable("dtype or shape of what it reads is not known")
             shape = []
-            for size in value.shape:
-                if not isinstance(size, int) and size.value is None:
-                    raise Unable("a size of what it reads is not known")
-                shape.append(size if isinstance(size, int) else _size(str(size.value), sizes))
+            for axis, size in enumerate(value.shape):
+                shape.append(size if isinstance(size, int) else _size(size.value or _unnamed(key, axis), sizes))
             if any(size < 0 for size in shape):
                 raise Unable("a size of what it reads would be negative")
             total += int(np.prod(shape))
@@ -203,7 +233,8 @@ def _inputs(before: Part, after: Part, sizes: Mapping[str, int], seed: int) -> d
 
 def _draw(rng: np.random.Generator, shape: list[int], dtype: ir.DataType) -> Any:
     if dtype.is_floating_point() and dtype.bitwidth >= 16:
-        return rng.standard_normal(shape).astype(dtype.numpy())
+        # A prime number of values, again and again: no size is a multiple of it, and drawing them all takes longer.
+        return np.resize(rng.standard_normal(_PERIOD).astype(dtype.numpy()), shape)
     if not (dtype.is_integer() or dtype == ir.DataType.BOOL) or dtype.bitwidth < 8:
         raise Unable(f"it reads {dtype.name.lower()}")
     drawn = rng.integers(0, 2, shape)

@@ -104,8 +104,6 @@ def optimize(
     # Names first: what is skipped is reported by name.
     common.NameFixPass()(model)
     done = run_passes(passes, model, check)
-    if check is not None:
-        check.conclude()
     common.NameFixPass()(model)
     common.TopologicalSortPass()(model)
     for value, (shape, kind) in zip(model.graph.outputs, outputs, strict=True):

@@ -80,13 +80,13 @@ def _into(node: ir.Node, pad: ir.Node, pads: Sequence[int]) -> bool:
         return False
     if attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID") or (any(own) and "auto_pad" in node.attributes):
         return False
+    together = [a + b for a, b in zip(own, spatial, strict=True)]
     kept = {name: value for name, value in node.attributes.items() if name not in ("auto_pad", "pads")}
     if node.op_type == "AveragePool":
         kernel = attribute(node, "kernel_shape")
-        within = all(pad < kernel[at % len(kernel)] for at, pad in enumerate(spatial))
+        within = all(pad < kernel[at % len(kernel)] for at, pad in enumerate(together))
         if (any(own) and not attribute(node, "count_include_pad", 0)) or attribute(node, "ceil_mode", 0) or not within:
             return False
         kept["count_include_pad"] = ir.AttrInt64("count_include_pad", 1)
-    together = [a + b for a, b in zip(own, spatial, strict=True)]
     replace(node, node.op_type, [pad.inputs[0], *node.inputs[1:]], {**kept, "pads": together})
     return True

@@ -18,6 +18,10 @@ from aot.passes._edit import array, attribute
 DOMAIN = "com.microsoft"
 
 
+STANDARD = frozenset({"SimplifiedLayerNormalization"})
+"""Ops of onnxruntime that its tools write into ONNX's own domain."""
+
+
 class Untaken(Exception):
     """A variant of the op that is not written out; the message says which."""
 
@@ -30,7 +34,7 @@ def rewrite(model: ir.Model) -> list[str]:
     table: dict[str, Rewrite] = {**REWRITES, **ATTENTION, **INTEGERS}
     left: list[str] = []
     for node in tuple(model.graph.all_nodes()):
-        ours = node.domain == DOMAIN or (node.domain == "" and node.op_type == "SimplifiedLayerNormalization")
+        ours = node.domain == DOMAIN or (node.domain == "" and node.op_type in STANDARD)
         if node.graph is None or not ours or node.op_type not in table:
             continue
         try:

@@ -1,0 +1,80 @@
+"""Whether a weight holds what it says of itself, told without reading it."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aot.errors import GraphError
+
+if TYPE_CHECKING:
+    import onnx
+
+_TYPED = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+
+
+def check(tensor: onnx.TensorProto, folder: Path, where: str) -> None:
+    """Raise GraphError for an unknown dtype, sizes that no tensor has, or fewer bytes than dtype and sizes ask for.
+
+    External data are looked for beside the file, in `folder`; a path that leads out of it is refused.
+    """
+    import onnx
+
+    if tensor.data_type in (0, *(set(range(100)) - set(onnx.TensorProto.DataType.values()))):
+        raise _wrong(tensor, f"is of dtype {tensor.data_type}, which ONNX does not have", where)
+    count = math.prod(tensor.dims)
+    if min(tensor.dims, default=0) < 0 or count >= 1 << 63:
+        raise _wrong(tensor, f"has the sizes {list(tensor.dims)}, which no tensor has", where)
+    size = _size(tensor, count)
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        _check_external(tensor, size, folder, where)
+    elif tensor.HasField("raw_data"):
+        if len(tensor.raw_data) != size:
+            raise _short(tensor, size, len(tensor.raw_data), where)
+    elif count and not any(len(getattr(tensor, field)) for field in _TYPED):
+        raise _wrong(tensor, f"has the sizes {list(tensor.dims)} and no data", where)
+
+
+def _size(tensor: onnx.TensorProto, count: int) -> int:
+    """Bytes of `count` elements; 4-bit and 2-bit ones share bytes. Strings have none of their own: 0."""
+    import onnx_ir as ir
+
+    dtype = ir.DataType(tensor.data_type)
+    return 0 if dtype == ir.DataType.STRING else -(-count * dtype.bitwidth // 8)
+
+
+def _check_external(tensor: onnx.TensorProto, size: int, folder: Path, where: str) -> None:
+    said = {entry.key: entry.value for entry in tensor.external_data}
+    location = said.get("location", "")
+    inside = os.path.normpath(location)
+    if not location or os.path.isabs(location) or inside.split(os.sep)[0] in (os.pardir, os.curdir):
+        raise _wrong(tensor, f"lies in '{location}', which is no file beside the model", where)
+    path = folder / inside
+    if not path.is_file():
+        raise _wrong(tensor, f"lies in '{location}', and there is no such file beside the model", where)
+    try:
+        offset, length = int(said.get("offset") or 0), int(said.get("length") or size)
+    except ValueError:
+        offset = length = -1
+    if offset < 0 or length < 0:
+        raise _wrong(tensor, f"lies in '{location}' at a place that is no number of bytes", where)
+    held = min(length, path.stat().st_size - offset)
+    if held < size:
+        raise _short(tensor, size, max(held, 0), f"{location} at byte {offset}, of {where}")
+
+
+def _short(tensor: onnx.TensorProto, size: int, held: int, where: str) -> GraphError:
+    import onnx_ir as ir
+
+    dtype = ir.DataType(tensor.data_type).name.lower()
+    return _wrong(tensor, f"needs {size} bytes for {list(tensor.dims)} of {dtype}, and has {held}", where)
+
+
+def _wrong(tensor: onnx.TensorProto, what: str, where: str) -> GraphError:
+    return GraphError(
+        f"not a whole ONNX model: weight '{tensor.name}' {what}",
+        where=where,
+        fix="export or copy it again, external data beside it",
+    )

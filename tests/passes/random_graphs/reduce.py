@@ -46,7 +46,7 @@ def culprit(graph: Graph) -> str:
 
 def _kind(graph: Graph, passes: Sequence[Pass] | None) -> str | None:
     found = fault(graph.model, graph.feeds, passes)
-    return found.split(":")[0] if found else None
+    return found if found is None or found.startswith("unsettled") else found.split(":")[0]
 
 
 def _fails(graph: Graph, kind: str | None, passes: Sequence[Pass] | None) -> bool:

@@ -1,8 +1,8 @@
 """Arithmetic of a tensor with a number: a size where torch.onnx takes a constant, or a fraction with whole numbers.
 
 Many of torch.onnx's translations take a Python number for what may be a size, and some know no number on the left. Its
-type promotion finds no overload for some ops of an integer tensor and a fraction, `1.0 - mask` among them, and up to
-torch 2.11 none for `where` of two dtypes.
+type promotion finds no overload for some ops of an integer tensor and a fraction, `1.0 - mask` among them, and in
+torch 2.12 none for `where` of two dtypes.
 """
 
 from __future__ import annotations

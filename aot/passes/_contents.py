@@ -54,6 +54,10 @@ class Contents:
             self._held[value] = _initial(value)
         return self._held[value]
 
+    def hold(self, value: ir.Value, numbers: Array) -> None:
+        """Say what a new value holds."""
+        self._held[value] = numbers
+
     def dims(self, value: ir.Value | None) -> list[Number] | None:
         """The shape; a dim that nothing is known of is a number of its own. None where the rank is not known."""
         known = dims(value)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable
 
 import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._contents import Array, Contents, Number, target
-from aot.passes._edit import array, bypass, constant, replace
+from aot.passes._contents import Contents, Number, target
+from aot.passes._edit import array, attribute, bypass, constant, replace
 from aot.passes._symbols import Polynomial
 
-_INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
+_SHAPE_FROM_TO = 15
+"""The opset since which Shape takes a start and an end."""
+_Run = tuple[ir.Node, int, int]
+"""The dims of what a Shape node reads, from one to before another, counted from the first that the node tells."""
 
 
 @graph_pass(
@@ -28,7 +32,7 @@ def shape_arithmetic(model: ir.Model, skip: Skip) -> int:
     """What is computed from sizes is followed as polynomials of them, and
 
     - numbers that come out the same at all sizes, and comparisons with one answer, are constants;
-    - of two tensors that hold the same numbers the second is the first;
+    - of two tensors that hold the same numbers the second is the first; neighbouring dims of a tensor are one Shape;
     - Reshape(x, computed) = Reshape(x, constant), where 0 stands for a dim that x has at the same place and one -1 for
       what is left (a 0 is right for empty tensors as well, so it is preferred);
     - Reshape, Expand and Slice to the shape that a tensor has anyway are the tensor.
@@ -37,6 +41,7 @@ def shape_arithmetic(model: ir.Model, skip: Skip) -> int:
     """
     contents = Contents()
     known: dict[Hashable, ir.Value] = {}
+    runs: dict[Hashable, _Run] = {}
     changed = 0
     for node in tuple(model.graph.all_nodes()):
         if node.domain or node.graph is None:
@@ -48,17 +53,20 @@ def shape_arithmetic(model: ir.Model, skip: Skip) -> int:
             changed += _unchanged(node, contents)
         if node.graph is None or node.op_type in ("Constant", "Identity") or len(node.outputs) != 1:
             continue
-        held = contents.of(node.outputs[0])
-        if held is not None and node.outputs[0].dtype is not None:
-            changed += _known(model, node, held, known)
+        changed += _known(model, node, contents, known, runs)
     return changed
 
 
-def _known(model: ir.Model, node: ir.Node, held: Array, known: dict[Hashable, ir.Value]) -> int:
-    """Replace what `node` computes by a constant or by what holds the same."""
+def _known(
+    model: ir.Model, node: ir.Node, contents: Contents, known: dict[Hashable, ir.Value], runs: dict[Hashable, _Run]
+) -> int:
+    """Replace what `node` computes by a constant, by what holds the same, or by a Shape; remember it otherwise.
+
+    known: (graph, dtype, shape, *numbers) -> what holds them. runs: (graph, *numbers) -> the dims of a tensor.
+    """
     (value,) = node.outputs
-    assert value.dtype is not None
-    if value.is_graph_output():
+    held = contents.of(value)
+    if held is None or value.dtype is None or value.is_graph_output():
         return 0
     if not any(isinstance(one, Polynomial) for one in held.flat):
         value.replace_all_uses_with(constant(model, f"{value.name}_known", held.astype(value.dtype.numpy())))
@@ -66,11 +74,26 @@ def _known(model: ir.Model, node: ir.Node, held: Array, known: dict[Hashable, ir
         return 1
     key = value.dtype, held.shape, tuple(held.flat)
     first = known.get((node.graph, *key), known.get((model.graph, *key)))
-    if first is None:
-        known[node.graph, *key] = value
+    if first is not None:
+        value.replace_all_uses_with(first)
+        node.graph.remove(node, safe=True)  # type: ignore[union-attr]
+        return 1
+    graph = node.graph
+    known[graph, *key] = value
+    if node.op_type == "Shape":
+        for start, end in itertools.combinations(range(len(held) + 1), 2):
+            runs.setdefault((graph, *held[start:end]), (node, start, end))
         return 0
-    value.replace_all_uses_with(first)
-    node.graph.remove(node, safe=True)  # type: ignore[union-attr]
+    if held.ndim != 1 or value.dtype != ir.DataType.INT64 or model.opset_imports.get("", 0) < _SHAPE_FROM_TO:
+        return 0
+    run = runs.get((graph, *held), runs.get((model.graph, *held)))
+    if run is None:
+        return 0
+    source, start, end = run
+    before = int(attribute(source, "start", 0)) % len(contents.dims(source.inputs[0]) or (0,))
+    new = replace(node, "Shape", [source.inputs[0]], {"start": before + start, "end": before + end})
+    known[graph, *key] = new.outputs[0]
+    contents.hold(new.outputs[0], held)
     return 1
 
 

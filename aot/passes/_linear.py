@@ -76,7 +76,7 @@ def read_layer(node: ir.Node | None) -> Layer | None:
         return None
     if bias is not None and array(bias) is None:
         return None
-    shape = tuple(int(size) for size in tensor.shape.numpy())
+    shape = tuple(size for size in tensor.shape if isinstance(size, int))
     if node.op_type == "MatMul":
         known = dims(node.outputs[0])
         rank = None if known is None else len(known)

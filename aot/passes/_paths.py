@@ -40,12 +40,10 @@ class Path:
         if constant.size == 1:
             mask = self._mask()
             return None if mask is None else np.where(mask, constant.reshape(()), fill)
-        node = self.steps[0].producer()
-        order = attribute(node, "perm") if node is not None and node.op_type == "Transpose" else None
-        if len(self.steps) > 1 or order is None:
-            return None
-        full = constant.reshape((1,) * (len(order) - constant.ndim) + constant.shape)
-        return channel_vector(full.transpose(np.argsort(order)), layer.outputs, layer.inner, layer.rank)
+        full: Array | None = constant.reshape((1,) * (len(shape) - constant.ndim) + constant.shape)
+        for step in reversed(self.steps):
+            full = _before_view(full, step) if full is not None else None
+        return channel_vector(full, layer.outputs, layer.inner, layer.rank)
 
     def _mask(self) -> Array | None:
         """Which channels of the layer are on the path; None where that cannot be told."""
@@ -80,6 +78,24 @@ def path_to(value: ir.Value | None, reader: ir.Node) -> Path:
         reader, value = node, node.inputs[0]
         node = made_by(value, *_VIEWS)
     return Path(value, layer_of(value, reader), tuple(steps), reader)
+
+
+def _before_view(constant: Array, step: ir.Value) -> Array | None:
+    """A constant behind a view as it is in front of it, for views that order axes, and add and drop those of one."""
+    node = step.producer()
+    if node is None or node.op_type not in ("Transpose", "Squeeze", "Unsqueeze", "Identity"):
+        return None
+    if node.op_type == "Identity":
+        return constant
+    if node.op_type == "Transpose":
+        return constant.transpose(np.argsort(attribute(node, "perm", range(constant.ndim)[::-1])))
+    axes = array(node.inputs[1]) if len(node.inputs) > 1 else None
+    if axes is None:
+        return None
+    if node.op_type == "Squeeze":
+        return np.expand_dims(constant, tuple(int(axis) for axis in axes))
+    at = tuple(int(axis) for axis in axes)
+    return np.squeeze(constant, at) if all(constant.shape[axis] == 1 for axis in at) else None
 
 
 _Run = tuple[int, int]

@@ -278,6 +278,18 @@ def test_a_scale_of_channels_passes_a_transpose() -> None:
     check(model, {"MatMul": 1, "Add": 1, "Transpose": 1, "Relu": 1}, sites=1, x=normal(2, 3, 5, 8))
 
 
+def test_a_shift_of_channels_passes_a_squeeze_and_an_unsqueeze() -> None:
+    model = model_of(
+        """(float[B,3,7,1] x) => (float[B,1,4,7] y)
+        { a = Conv(x, w)  b = Squeeze(a, last)  u = Unsqueeze(b, first)  s = Add(u, c)  y = Relu(s) }""",
+        w=normal(4, 3, 1, 1),
+        c=normal(4, 1),
+        last=np.array([-1], np.int64),
+        first=np.array([1], np.int64),
+    )
+    check(model, {"Conv": 1, "Squeeze": 1, "Unsqueeze": 1, "Relu": 1}, sites=1, x=normal(2, 3, 7, 1))
+
+
 def test_a_scale_of_heads_does_not_pass_the_view_that_makes_them() -> None:
     model = model_of(
         "(float[B,3,8] x) => (float[B,3,2,4] y) { a = MatMul(x, w)  r = Reshape(a, heads)  y = Mul(r, s) }",

@@ -78,7 +78,7 @@ class TestMisses:
             (row("aot", nodes=11), "m: 11 nodes, onnxsim leaves 10"),
             (row("aot", seconds=0.16), "m: 0.16 s, 1.6 times onnxsim's 0.10 s, which leaves 10 nodes"),
             (row("aot", difference=2e-5), "m: differs by 2.0e-05; the original"),
-            (row("aot", difference=None, reason="does not run: why"), "m: does not run: why"),
+            (row("aot", difference=None, reason="does not run: why"), "m: no result"),
         ],
     )
     def test_each_goal(self, ours: dict[str, Any], said: str) -> None:
@@ -110,6 +110,14 @@ class TestPage:
         assert "| m | 20 |  | (10) · 0.10 s |  | 10 · 0.10 s |" in text
         assert "| m | 20 |  | 1 · 1e-03 |  | 1 · 0 |" in text
         assert "old" not in text
+
+    def test_a_failure_is_a_dash_with_its_reason_below(self) -> None:
+        failed = {"nodes": None, "seconds": None, "difference": None, "reason": "failed: RuntimeError: why"}
+
+        text = page.text([row("onnxslim") | failed, row("onnxsim") | failed, row("aot")])
+
+        assert "| m | 20 | - | - |  | 10 · 0.10 s |" in text
+        assert "- m, onnxslim, onnxsim: failed: RuntimeError: why" in text
 
 
 @pytest.mark.parametrize("name", MODELS)

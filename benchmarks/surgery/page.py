@@ -41,8 +41,8 @@ def text(rows: Sequence[Row]) -> str:
             "Peak memory in MB, and the largest difference:",
             "",
             *_table(rows, lambda row: f"{row['peak_mb']} · {_difference(row)}"),
-            "",
-            *(["Where a goal is missed:", "", *(f"- {miss}" for miss in missed)] if missed else ["No goal is missed."]),
+            *_listed("Where a goal is missed:", missed),
+            *_listed("What gave no result, and why:", _reasons(rows)),
         ]
     )
 
@@ -57,8 +57,8 @@ def misses(rows: Sequence[Row]) -> list[str]:
         ours = of.get("aot")
         if ours is None:
             continue
-        if ours["reason"]:
-            found.append(f"{model}: {ours['reason']}")
+        if ours["nodes"] is None or ours["difference"] is None:
+            found.append(f"{model}: no result")
         if ours["nodes"] is None:
             continue
         if ours["difference"] is not None and ours["difference"] > EQUAL:
@@ -91,6 +91,20 @@ def update(readme: Path, rows: Sequence[Row]) -> None:
         readme.write_text(f"{before}{START}\n{text(rows)}\n{END}{after}")
 
 
+def _listed(title: str, entries: Sequence[str]) -> list[str]:
+    """A list in Markdown; nothing where it is empty."""
+    return ["", title, "", *(f"- {entry}" for entry in entries)] if entries else []
+
+
+def _reasons(rows: Sequence[Row]) -> list[str]:
+    """What did not run or could not be compared, the same reason once for all tools of a model."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row["reason"]:
+            found.setdefault((row["model"], row["reason"]), []).append(row["tool"])
+    return [f"{model}, {', '.join(tools)}: {reason[:300]}" for (model, reason), tools in found.items()]
+
+
 def _by_model(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
     """The rows by model, then by tool."""
     found: dict[str, dict[str, Row]] = {}
@@ -104,10 +118,7 @@ def _table(rows: Sequence[Row], cell: Callable[[Row], str]) -> list[str]:
     lines = [f"| model | nodes | {' | '.join(TOOLS)} |", f"|---|---|{'---|' * len(TOOLS)}"]
     for model, of in _by_model(rows).items():
         before = next((row["before"] for row in of.values() if row["before"] is not None), "")
-        cells = [
-            "" if tool not in of else cell(of[tool]) if of[tool]["nodes"] is not None else str(of[tool]["reason"])
-            for tool in TOOLS
-        ]
+        cells = ["" if tool not in of else cell(of[tool]) if of[tool]["nodes"] is not None else "-" for tool in TOOLS]
         lines.append(f"| {model} | {before} | {' | '.join(cells)} |")
     return lines
 

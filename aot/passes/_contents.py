@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,8 @@ import onnx_ir as ir
 
 from aot.graph_shapes import made_up
 from aot.passes import _compute_views
-from aot.passes._edit import attribute, dims
+from aot.passes._contents_shapes import SHAPES
+from aot.passes._edit import attribute, dims, tensor
 from aot.passes._kernel import KERNELS, Unfoldable
 from aot.passes._symbols import Polynomial, at_least, atom, divide, opaque, quotient
 
@@ -106,7 +107,7 @@ class Contents:
             return [inputs[0]]
         if op in _MOVES:
             moved = len(inputs) if op == "Concat" else 1
-            arguments = [one if one is None or at < moved else _integers(one) for at, one in enumerate(inputs)]
+            arguments = [one if one is None or at < moved else integers(one) for at, one in enumerate(inputs)]
             made = KERNELS[op](node, 13, *arguments)
             return [_objects(one) for one in (made if isinstance(made, list) else [made])]
         return [_objects(_ARITHMETIC[op](node, *inputs))]
@@ -115,15 +116,16 @@ class Contents:
         """Say what the dims of the output are, where inference gave them names of its own."""
         value = node.outputs[0] if node.outputs else None
         known = dims(value)
-        if known is None or value is None or all(isinstance(dim, int) for dim in known):
+        if known is None or not any(isinstance(dim, str) and made_up(dim) for dim in known):
             return
-        found = _SHAPES[node.op_type](self, node) if node.op_type in _SHAPES else None
+        found = SHAPES[node.op_type](self, node) if node.op_type in SHAPES else None
         if found is not None and len(found) == len(known):
             for name, size in zip(known, found, strict=True):
                 if isinstance(name, str) and made_up(name) and name not in self._names and size != atom(name):
                     self._names[name] = size
         for value in node.outputs:
-            self._rename(value)
+            if value.shape is not None and any(not isinstance(d, int) and d.value in self._names for d in value.shape):
+                self._rename(value)
 
     def _rename(self, value: ir.Value) -> None:
         """Let a dim that is known to be another one, or a number, say so in the shape."""
@@ -150,12 +152,12 @@ def _small(value: ir.Value) -> bool:
 
 def _initial(value: ir.Value) -> Array | None:
     """Of a constant its integers; of anything else elements that are not known."""
-    tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
-    if tensor is None:
+    held = tensor(value)
+    if held is None:
         return _unknown(value)
-    if tensor.size > SMALL or tensor.dtype not in _KINDS:
+    if held.dtype not in _KINDS or held.size > SMALL:
         return None
-    array = tensor.numpy()
+    array = held.numpy()
     if array.dtype.kind == "f":
         whole = array.astype(np.float64)
         if not np.all((np.trunc(whole) == whole) & (np.abs(whole) <= _EXACT)):
@@ -181,7 +183,8 @@ def _objects(numbers: Any) -> Array:
     return made
 
 
-def _integers(numbers: Array) -> Array:
+def integers(numbers: Array) -> Array:
+    """Elements that are all known. Raises Unfoldable where one is not."""
     if any(isinstance(one, Polynomial) for one in numbers.flat):
         raise Unfoldable("axes that depend on sizes")
     return numbers.astype(np.int64)
@@ -264,7 +267,7 @@ def _division(node: ir.Node, a: Array, b: Array) -> Any:
 
 def _reduced(function: Callable[[Iterable[Any]], Any]) -> Callable[..., Array]:
     def reduce(node: ir.Node, x: Array, axes: Array | None = None) -> Array:
-        listed = attribute(node, "axes") if axes is None else _integers(axes).tolist()
+        listed = attribute(node, "axes") if axes is None else integers(axes).tolist()
         if x.ndim != 1 or list(listed or (0,)) not in ([0], [-1]) or attribute(node, "noop_with_empty_axes", 0):
             raise Unfoldable("a reduction of something other than a list")
         return _objects([function(x)] if attribute(node, "keepdims", 1) else function(x))
@@ -301,94 +304,4 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "ReduceSum": _reduced(sum),
     "ReduceMax": _reduced(lambda x: functools.reduce(_larger, x)),
     "ReduceMin": _reduced(lambda x: functools.reduce(_smaller, x)),
-}
-
-
-def target(contents: Contents, node: ir.Node) -> list[Number] | None:
-    """The shape that a Reshape gives its input, without 0 and -1."""
-    before, wanted = contents.dims(node.inputs[0]), contents.of(node.inputs[1] if len(node.inputs) > 1 else None)
-    if before is None or wanted is None or wanted.ndim != 1:
-        return None
-    copied = not attribute(node, "allowzero", 0)
-    if copied and any(dim == 0 and at >= len(before) for at, dim in enumerate(wanted)):
-        return None
-    found = [before[at] if copied and dim == 0 else dim for at, dim in enumerate(wanted)]
-    if -1 in found:
-        at = found.index(-1)
-        rest: Number = math.prod(dim for dim in found if dim != -1)
-        total: Number = math.prod(before)
-        left = quotient(total, rest) if rest != 0 else None
-        found[at] = left if left is not None else atom(f"!{node.outputs[0].name}:{at}")
-    return found
-
-
-def broadcast(shapes: Sequence[Sequence[Number]]) -> list[Number] | None:
-    """The shape that all broadcast to; a dim that may be 1 in one and more in another is not known."""
-    rank = max(map(len, shapes))
-    found: list[Number] = []
-    for sizes in zip(*((1,) * (rank - len(shape)) + tuple(shape) for shape in shapes), strict=True):
-        wide = {size for size in sizes if size != 1}
-        fixed = [size for size in wide if isinstance(size, int)]
-        if len(wide) > 1 and not fixed:
-            return None
-        found.append(fixed[0] if fixed else next(iter(wide), 1))
-    return found
-
-
-def _elementwise(contents: Contents, node: ir.Node) -> list[Number] | None:
-    shapes = [shape for value in node.inputs if (shape := contents.dims(value)) is not None]
-    return broadcast(shapes) if len(shapes) == len(node.inputs) else None
-
-
-def _expanded(contents: Contents, node: ir.Node) -> list[Number] | None:
-    before, wanted = contents.dims(node.inputs[0]), contents.of(node.inputs[1])
-    return None if before is None or wanted is None else broadcast([before, list(wanted)])
-
-
-def _filled(contents: Contents, node: ir.Node) -> list[Number] | None:
-    wanted = contents.of(node.inputs[0])
-    return None if wanted is None else list(wanted)
-
-
-def _counted(contents: Contents, node: ir.Node) -> list[Number] | None:
-    start, limit, step = (contents.of(value) for value in node.inputs)
-    if start is None or limit is None or step is None or step.item() != 1:
-        return None
-    count = limit.item() - start.item()
-    return [count] if (at_least(count) or 0) >= 0 and at_least(count) is not None else None
-
-
-def _joined(contents: Contents, node: ir.Node) -> list[Number] | None:
-    shapes = [shape for value in node.inputs if (shape := contents.dims(value)) is not None]
-    if len(shapes) != len(node.inputs):
-        return None
-    axis = attribute(node, "axis") % len(shapes[0])
-    total: Number = 0
-    for shape in shapes:
-        total = total + shape[axis]
-    return [*shapes[0][:axis], total, *shapes[0][axis + 1 :]]
-
-
-def _tiled(contents: Contents, node: ir.Node) -> list[Number] | None:
-    before, times = contents.dims(node.inputs[0]), contents.of(node.inputs[1])
-    return None if before is None or times is None else [a * b for a, b in zip(before, times, strict=True)]
-
-
-def _padded(contents: Contents, node: ir.Node) -> list[Number] | None:
-    before = contents.dims(node.inputs[0])
-    pads = contents.of(node.inputs[1]) if len(node.inputs) > 1 else None
-    if before is None or pads is None or len(pads) != 2 * len(before):
-        return None
-    return [dim + pads[at] + pads[at + len(before)] for at, dim in enumerate(before)]
-
-
-_SHAPES: dict[str, Callable[[Contents, ir.Node], list[Number] | None]] = {
-    "Reshape": target,
-    "Expand": _expanded,
-    "ConstantOfShape": _filled,
-    "Range": _counted,
-    "Concat": _joined,
-    "Tile": _tiled,
-    "Pad": _padded,
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Where", "Equal", "And", "Or", "Pow", "Max", "Min"), _elementwise),
 }

@@ -38,20 +38,28 @@ def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
     return default if found is None else found.value
 
 
-def array(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
-    """The contents of a constant, None for anything computed or fed."""
+def tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """What a constant holds, None for anything computed or fed."""
     if value is None or value.is_graph_input():
         return None
-    tensor = ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy()
+    if value.const_value is not None:
+        return value.const_value
+    node = made_by(value, "Constant")
+    held = node.attributes.get("value") if node is not None else None
+    # onnx_ir's own way is many times slower, but knows the other attributes.
+    return held.value if held is not None else ir.convenience.get_const_tensor(value) if node is not None else None
+
+
+def array(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
+    """The contents of a constant, None for anything computed or fed."""
+    held = tensor(value)
+    return None if held is None else held.numpy()
 
 
 def scalar(value: ir.Value | None) -> float | None:
     """The number a one-element constant holds, None for anything else."""
-    if value is None or value.is_graph_input():
-        return None
-    tensor = ir.convenience.get_const_tensor(value)
-    return float(tensor.numpy().reshape(())) if tensor is not None and tensor.size == 1 else None
+    held = tensor(value)
+    return float(held.numpy().reshape(())) if held is not None and held.size == 1 else None
 
 
 def dims(value: ir.Value | None) -> tuple[Dim, ...] | None:

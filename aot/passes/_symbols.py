@@ -7,6 +7,7 @@ is not followed any further: those begin with `!`, or with `?` where they may be
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping
 
@@ -64,6 +65,7 @@ class Polynomial:
         return atoms[0] if not rest and factor == 1 and len(atoms) == 1 and atoms[0][0] not in "!?" else None
 
 
+@functools.cache
 def atom(name: str) -> Polynomial:
     """The number of that name."""
     return Polynomial({(name,): 1})

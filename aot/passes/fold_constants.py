@@ -11,7 +11,7 @@ from onnx_ir.passes.common import LiftSubgraphInitializersToMainGraphPass
 from aot.graph import Skip, graph_pass
 from aot.passes._compute import Array, Unfoldable, compute, foldable
 from aot.passes._compute_elementwise import cast
-from aot.passes._edit import attribute, replace
+from aot.passes._edit import attribute, replace, tensor
 
 SMALL = 1 << 20
 """Bytes. A larger result is kept only if it takes the place of at least as many bytes of weights."""
@@ -59,9 +59,10 @@ class _Folding:
         if node.domain:
             return
         if node.op_type == "Constant":
-            tensor = ir.convenience.get_const_tensor(node.outputs[0])
-            if tensor is not None:
-                self.known[node.outputs[0]] = tensor
+            held = tensor(node.outputs[0])
+            if held is not None and held.dtype != ir.DataType.STRING:
+                # What the attributes for single numbers hold lacks a proper shape.
+                self.known[node.outputs[0]] = held if "value" in node.attributes else held.numpy()
                 self.made.append(node)
             return
         found = self._by_shape(node)

@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._contents import Contents, Number, target
+from aot.passes._contents import Contents, Number
+from aot.passes._contents_shapes import target
 from aot.passes._edit import array, attribute, bypass, constant, replace
 from aot.passes._symbols import Polynomial
 

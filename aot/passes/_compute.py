@@ -50,7 +50,8 @@ def compute(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> list[A
             found = kernel(node, opset, *inputs) if kernel is not None else _by_reference(node, inputs, opset)
     except (ArithmeticError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError) as error:
         raise Unfoldable(f"{node.op_type} cannot be computed beforehand: {error}") from error
-    return found if isinstance(found, list) else [found]
+    # Without dims numpy returns numbers, which are no arrays.
+    return [np.asarray(one) for one in (found if isinstance(found, list) else [found])]
 
 
 def _by_reference(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> list[Array]:

@@ -294,3 +294,15 @@ def test_constants_of_a_branch_are_folded_and_reach_its_outputs() -> None:
     session = ort.InferenceSession(proto.SerializeToString())
     for choice, value in zip((True, False), expected, strict=True):
         assert session.run(None, {"c": np.array(choice), "x": np.ones(1, np.float32)})[0] == value
+
+
+def test_a_number_that_an_attribute_of_a_constant_holds_is_folded() -> None:
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            """<ir_version: 10, opset_import: ["" : 20]> g (int64[B] x) => (int64[B] y)
+            { a = Constant<value_int = 3>()  b = Cast<to = 1>(a)  c = Cast<to = 7>(b)  d = Add(x, a)  y = Mul(d, c) }"""
+        )
+    )
+    infer_shapes(model)
+    assert passes.fold_constants(model) > 0
+    assert [node.op_type for node in model.graph] == ["Add", "Mul"]

@@ -48,7 +48,7 @@ def cast(x: Array, to: ir.DataType) -> Array:
         # As floats the upper limits of 32 and 64 bits round up to the first number that no longer fits.
         if not np.all((x > float(limits.min) - 1) & (x < float(limits.max) + 1)):
             raise Unfoldable("a float that the integers do not hold is cast")
-        return np.trunc(x).astype(kind)
+        return np.asarray(np.trunc(x)).astype(kind)
     return x.astype(kind)
 
 

@@ -300,7 +300,7 @@ def test_a_number_that_an_attribute_of_a_constant_holds_is_folded() -> None:
     model = ir.from_proto(
         onnx.parser.parse_model(
             """<ir_version: 10, opset_import: ["" : 20]> g (int64[B] x) => (int64[B] y)
-            { a = Constant<value_int = 3>()  b = Cast<to = 1>(a)  c = Cast<to = 7>(b)  d = Add(x, a)  y = Mul(d, c) }"""
+            { a = Constant<value_int = 3>()  b = Cast<to = 1>(a)  c = CastLike(b, x)  d = Add(x, a)  y = Mul(d, c) }"""
         )
     )
     infer_shapes(model)

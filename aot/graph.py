@@ -18,9 +18,8 @@ A value keeps its name as long as it holds the same numbers: by the names a rewr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import onnx_ir as ir
 
@@ -29,7 +28,17 @@ from aot.graph_shapes import complete, infer_shapes
 from aot.graph_state import State, bodies
 from aot.origins import Origin
 
-__all__ = ["Applied", "Pass", "Skip", "apply_rules", "graph_pass", "hold_constants", "infer_shapes", "run_passes"]
+__all__ = [
+    "Applied",
+    "Pass",
+    "Skip",
+    "discard",
+    "drop_unread",
+    "graph_pass",
+    "hold_constants",
+    "infer_shapes",
+    "run_passes",
+]
 
 Skip = Callable[[ir.Node, str], None]
 Rewrite = Callable[[ir.Model, Skip], int]
@@ -156,7 +165,7 @@ def _timed(one: Pass, applied: Applied, state: State, watch: Watch | None) -> St
 def _tidied(before: State) -> State:
     """The state of the model after a change, once what nothing reads is gone and what is new is complete."""
     model = before.model
-    _drop_unread(model.graph)
+    drop_unread(model.graph)
     after = State.of(model)
     origins.inherit(model, _Origins(before), after.fresh(before))
     complete(after)
@@ -182,27 +191,33 @@ class _Origins(Mapping[str, Origin]):
         return len(self._maker)
 
 
-def _drop_unread(graph: ir.Graph) -> None:
-    """Remove the nodes and the initializers that no output depends on, those of bodies included."""
+def drop_unread(graph: ir.Graph) -> int:
+    """Remove the nodes and the initializers that no output depends on, those of bodies included; returns how many."""
+    removed = 0
     for node in reversed(graph):
         if not any(value.uses() or value.is_graph_output() for value in node.outputs):
-            graph.remove(node, safe=True)
+            discard(node)
+            removed += 1
             continue
         for attribute in node.attributes.values():
             for body in bodies(attribute):
-                _drop_unread(body)
+                removed += drop_unread(body)
     for name, value in tuple(graph.initializers.items()):
         if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
             del graph.initializers[name]
+            removed += 1
+    return removed
 
 
-def apply_rules(model: ir.Model, rules: Sequence[Any]) -> int:
-    """Apply rules of `onnxscript.rewriter`, which carry metadata over to the new nodes; return the number of sites."""
-    from onnxscript.rewriter import RewriteRuleSet
-
-    sites = int(RewriteRuleSet(rules).apply_to_model(model))
-    hold_constants(model)
-    return sites
+def discard(node: ir.Node) -> None:
+    """Remove a node that nothing reads, and what its bodies hold, which then reads nothing around it any more."""
+    for attribute in node.attributes.values():
+        for body in bodies(attribute):
+            body.outputs.clear()
+            for inner in reversed(body):
+                discard(inner)
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
 
 
 def hold_constants(model: ir.Model) -> None:

@@ -69,6 +69,7 @@ def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str) -> Prepare
         squeezes,
         written_out,
     )
+    from aot.passes.cleaning import drop_identities
     from aot.passes.fold_constants import fold_constants
 
     for value in model.graph.inputs:
@@ -100,6 +101,7 @@ def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str) -> Prepare
         fold_constants(model)
     branches.resolve_branches(model, inputs)
     fold_constants(model)
+    drop_identities(model)
     squeezes.name_axes(model, inputs)
     common.RemoveUnusedNodesPass()(model)
     refusals.refuse_random(model, where)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from aot.declaration import Dim, Input
-from aot.onnx_input._instead import Instead, given, standard
+from aot.onnx_input._instead import given, standard
 from aot.onnx_input.ranges import Ranges
 from aot.passes._edit import attribute
+from aot.passes.known_branches import inline
 
 UNDECIDED = "aot.undecided"
 """Metadata of an `If` that stays: what its condition depends on, and how to fix it."""
@@ -32,7 +33,7 @@ def resolve_branches(model: ir.Model, inputs: Mapping[str, Input]) -> int:
         for node in nodes:
             taken = ranges.decided(node.inputs[0])
             if taken is not None:
-                inline(node, attribute(node, "then_branch" if taken else "else_branch"))
+                inline(model, node, attribute(node, "then_branch" if taken else "else_branch"))
                 done += 1
                 infer_shapes(model)
                 break
@@ -40,24 +41,6 @@ def resolve_branches(model: ir.Model, inputs: Mapping[str, Input]) -> int:
             for node in nodes:
                 node.metadata_props[UNDECIDED] = undecided(node, inputs, ranges)
             return done
-
-
-def inline(node: ir.Node, branch: ir.Graph) -> None:
-    """Move the nodes and initializers of a branch in front of the `If`, and let its readers read the results."""
-    put = Instead(node)
-    for name, value in tuple(branch.initializers.items()):
-        assert value.const_value is not None
-        moved = put.constant(value.const_value)
-        moved.name = name
-        ir.convenience.replace_all_uses_with(value, moved, replace_graph_outputs=True)
-    results = list(branch.outputs)
-    inner = list(branch)
-    branch.outputs.clear()
-    branch.remove(inner)
-    assert node.graph is not None
-    node.graph.insert_before(node, inner)
-    # A result may be an outer value, or the same value twice: an Identity gives each its own.
-    put.done(*(put.op("Identity", [result]) for result in results))
 
 
 def undecided(node: ir.Node, inputs: Mapping[str, Input], ranges: Ranges) -> str:

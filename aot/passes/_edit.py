@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from aot.graph_shapes import made_up
+
 Dim = int | str | None
 
 
@@ -74,6 +76,18 @@ def dims(value: ir.Value | None) -> tuple[Dim, ...] | None:
         name = dim if isinstance(dim, int) else dim.value
         known.append(name if isinstance(name, int) or (name and name[0] not in "?*") else None)
     return tuple(known)
+
+
+def refine(value: ir.Value, equal: ir.Value) -> None:
+    """Let `value` know what is known of a value that is equal: its type, and each dim that only has a made up name."""
+    value.type = value.type or equal.type
+    if value.is_graph_input() or equal.shape is None or value.shape is equal.shape:
+        return
+    if value.shape is None:
+        value.shape = equal.shape
+    elif len(value.shape) == len(equal.shape):
+        pairs = zip(value.shape, equal.shape, strict=True)
+        value.shape = ir.Shape([b if not isinstance(a, int) and made_up(a.value) else a for a, b in pairs])
 
 
 def same(a: Dim, b: Dim) -> bool:

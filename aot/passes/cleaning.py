@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from aot.graph import Skip, graph_pass
-from aot.passes._edit import bypass, nodes
+from aot.graph import Skip, drop_unread, graph_pass
+from aot.passes._edit import bypass, nodes, refine
 
 
 @graph_pass(
@@ -39,7 +39,7 @@ def _take_over(value: ir.Value, output: ir.Value, node: ir.Node) -> None:
     """Make `value` the output of the graph, under its name, in place of what Identity `node` made of it."""
     name, graph = output.name, node.graph
     assert graph is not None
-    value.shape, value.type = value.shape or output.shape, value.type or output.type
+    refine(value, output)
     ir.convenience.replace_all_uses_with(output, value, replace_graph_outputs=True)
     graph.remove(node, safe=True)
     value.name = name
@@ -53,8 +53,7 @@ def _take_over(value: ir.Value, output: ir.Value, node: ir.Node) -> None:
 )
 def drop_dead(model: ir.Model, skip: Skip) -> int:
     """What no output depends on is not computed, nor kept."""
-    before = sum(1 for _ in model.graph.all_nodes())
-    common.RemoveUnusedNodesPass()(model)
+    removed = drop_unread(model.graph)
     common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     common.RemoveUnusedOpsetsPass()(model)
-    return before - sum(1 for _ in model.graph.all_nodes())
+    return removed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from aot import origins
-from aot.graph import Skip, graph_pass
+from aot.graph import Skip, discard, graph_pass
 from aot.passes._edit import attribute, constant, nodes, scalar
 
 
@@ -51,8 +51,6 @@ def inline(model: ir.Model, node: ir.Node, branch: ir.Graph) -> None:
     graph.insert_before(node, inner)
     # What an output of the graph is called is said by an Identity; it may be an outer value, or the same one twice.
     for output, value in zip(node.outputs, results, strict=True):
-        if value.shape is None and not value.is_graph_input():
-            value.shape = output.shape
         if output.is_graph_output():
             named = ir.node("Identity", [value], name=node.name, metadata_props=dict(node.metadata_props))
             graph.insert_before(node, named)
@@ -61,4 +59,4 @@ def inline(model: ir.Model, node: ir.Node, branch: ir.Graph) -> None:
             output.replace_all_uses_with(made, replace_graph_outputs=True)
         else:
             output.replace_all_uses_with(value)
-    graph.remove(node, safe=True)
+    discard(node)

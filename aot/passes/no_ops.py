@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._edit import array, attribute, bypass, dims, nodes, replace, same, scalar
+from aot.passes._edit import array, attribute, bypass, dims, nodes, refine, replace, same, scalar
 
 _Find = Callable[[ir.Node], "ir.Value | None"]
 _FOUND: dict[str, _Find] = {}
@@ -53,8 +53,7 @@ def drop_no_ops(model: ir.Model, skip: Skip) -> int:
             continue  # without bounds it clips to the largest finite numbers
         if value is None or not _only_first(node):
             continue
-        if value.shape is None and not value.is_graph_input():
-            value.shape = node.outputs[0].shape
+        refine(value, node.outputs[0])
         if len(node.outputs) > 1:
             node.resize_outputs(1)
         bypass(node, value)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from aot.graph import Skip, graph_pass
 from aot.origins import subgraphs
 from aot.passes._compute import RANDOM
-from aot.passes._edit import replace
+from aot.passes._edit import refine, replace
 
 _COMMUTATIVE = frozenset(("Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean"))
 _SAMPLE = 16
@@ -130,7 +130,7 @@ def _merge(node: ir.Node, first: ir.Node) -> bool:
     if named and len(node.outputs) > 1:
         return False
     for value, kept in zip(node.outputs, first.outputs, strict=True):
-        kept.shape = kept.shape or value.shape
+        refine(kept, value)
         if named:
             replace(node, "Identity", [kept])
             return True

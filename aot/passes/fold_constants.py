@@ -15,6 +15,8 @@ from aot.passes._edit import attribute, replace, tensor
 
 SMALL = 1 << 20
 """Bytes. A larger result is kept only if it takes the place of at least as many bytes of weights."""
+TINY = 1 << 14
+"""Bytes. Nothing up to here is asked what it is computed from."""
 GROWTH = 1 << 24
 """Bytes by which the small results may make a model larger, all together."""
 LIMIT = "aot.fold_limit"
@@ -35,7 +37,8 @@ def fold_constants(model: ir.Model, skip: Skip) -> int:
     and the type of what is cast like it. What Constant nodes hold becomes initializers.
 
     What random or quantizing nodes make is not constant, nor is an initializer that is an input too. Nothing makes the
-    model larger by more than `GROWTH`: a result larger than `SMALL` has to pay with weights that nothing else reads.
+    model larger by more than `GROWTH`: what is larger than `SMALL`, or a weight in another form, takes the place of
+    weights that nothing else reads.
     """
     if any(graph.initializers for graph in model.graph.subgraphs()):
         LiftSubgraphInitializersToMainGraphPass()(model)
@@ -46,13 +49,17 @@ def fold_constants(model: ir.Model, skip: Skip) -> int:
 
 
 class _Folding:
-    """One sweep: `known` holds the results so far, `made` the nodes they came from, in order."""
+    """One sweep: `known` holds the results so far, `made` the nodes they came from, in order; `paying` what is left of
+    the bytes of weights that go, `growth` the bytes that are added."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self.opset = model.opset_imports.get("", 1)
         self.known: dict[ir.Value, Array | ir.TensorProtocol] = {}
         self.made: list[ir.Node] = []
+        self.paying: dict[ir.Value, int] = {}
+        self.growth: int = model.meta.get(_GROWN, 0)
+        self.limit: int = model.meta.get(LIMIT, GROWTH)
 
     def visit(self, node: ir.Node) -> None:
         """Compute the outputs of `node`, if they can be told."""
@@ -122,8 +129,6 @@ class _Folding:
         """Make initializers of the results that are read by something else; return the number of nodes removed."""
         left: set[ir.Node] = set()
         made = set(self.made)
-        paying: dict[ir.Value, int] = {}
-        growth, limit = self.model.meta.get(_GROWN, 0), self.model.meta.get(LIMIT, GROWTH)
         for node in reversed(self.made):
             needed = [
                 value
@@ -133,17 +138,14 @@ class _Folding:
             if _named(node) or (len(node.outputs) > 1 and any(value.is_graph_output() for value in needed)):
                 left.add(node)
                 continue
+            if node.op_type == "Constant":
+                continue
             for value in needed:
-                size = self.known[value].nbytes
-                if node.op_type == "Constant":
-                    continue
-                if size <= SMALL and growth + size <= limit:
-                    growth += size
-                elif not self._paid(value, size, paying, made - left):
-                    skip(node, f"its result of {size:,} bytes would make the model larger")
+                if not self._affordable(value, made - left):
+                    skip(node, f"its result of {self.known[value].nbytes:,} bytes would make the model larger")
                     left.add(node)
                     break
-        self.model.meta[_GROWN] = growth
+        self.model.meta[_GROWN] = self.growth
         folded = [node for node in self.made if node not in left]
         removed: defaultdict[ir.Graph, list[ir.Node]] = defaultdict(list)
         for node in folded:
@@ -156,31 +158,44 @@ class _Folding:
             graph.remove(nodes, safe=True)
         return len(folded)
 
-    def _paid(self, value: ir.Value, size: int, paying: dict[ir.Value, int], folded: set[ir.Node]) -> bool:
-        """Whether weights that only `value` and other results are computed from are as large; takes them as spent."""
-        sources: dict[ir.Value, None] = {}
+    def _affordable(self, value: ir.Value, folded: set[ir.Node]) -> bool:
+        """Whether the result may be kept: weights that go pay for it, or it is small and no second copy of one that
+        stays. Takes the bytes as spent."""
+        size = self.known[value].nbytes
+        if size > TINY:
+            sources = self._sources(value)
+            going = [one for one in sources if not one.is_graph_output() and all(u.node in folded for u in one.uses())]
+            for source in going:
+                self.paying.setdefault(source, sources[source])
+            if sum(self.paying[source] for source in going) >= size:
+                for source in going:
+                    spent = min(size, self.paying[source])
+                    self.paying[source] -= spent
+                    size -= spent
+                return True
+            if size > SMALL or any(sources[one] >= size for one in sources.keys() - going):
+                return False
+        if self.growth + size > self.limit:
+            return False
+        self.growth += size
+        return True
+
+    def _sources(self, value: ir.Value) -> dict[ir.Value, int]:
+        """The constants that a result is computed from -> their bytes."""
+        sources: dict[ir.Value, int] = {}
         stack, seen = [value], set()
         while stack:
             one = stack.pop()
-            node = one.producer()
             if one in seen:
                 continue
             seen.add(one)
-            if node is None or node.op_type == "Constant":
-                if all(use.node in folded for use in one.uses()) and not one.is_graph_output():
-                    sources[one] = None
-            else:
+            node = one.producer()
+            if node is not None and node.op_type != "Constant":
                 stack += [each for each in node.inputs if each is not None]
-        for source in sources:
-            held = self.known.get(source, source.const_value)
-            paying.setdefault(source, held.nbytes if held is not None else 0)
-        if sum(paying[source] for source in sources) < size:
-            return False
-        for source in sources:
-            spent = min(size, paying[source])
-            paying[source] -= spent
-            size -= spent
-        return True
+                continue
+            held = self.known.get(one, one.const_value)
+            sources[one] = held.nbytes if held is not None else 0
+        return sources
 
     def _settle(self, value: ir.Value, made: set[ir.Node], left: set[ir.Node]) -> None:
         """Put an initializer in the place of `value` for those that go on reading it."""

@@ -32,6 +32,7 @@ from aot.passes.no_ops import drop_no_ops
 from aot.passes.packed_heads import packed_picks, split_heads
 from aot.passes.plain_roots import plain_roots
 from aot.passes.pool_everything import pool_everything
+from aot.passes.possible_branches import possible_branches
 from aot.passes.repeated_heads import repeated_heads
 from aot.passes.rotary import rotary_form, rotary_scale, rotate_together
 from aot.passes.sequence_parts import sequence_parts
@@ -52,6 +53,7 @@ PASSES: tuple[Pass, ...] = (
     fold_constants,
     shape_arithmetic,
     known_branches,
+    possible_branches,
     drop_identities,
     share_subexpressions,
     drop_no_ops,

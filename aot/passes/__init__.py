@@ -34,6 +34,7 @@ from aot.passes.plain_roots import plain_roots
 from aot.passes.pool_everything import pool_everything
 from aot.passes.possible_branches import possible_branches
 from aot.passes.repeated_heads import repeated_heads
+from aot.passes.resize_scales import resize_scales
 from aot.passes.rotary import rotary_form, rotary_scale, rotate_together
 from aot.passes.sequence_parts import sequence_parts
 from aot.passes.shape_arithmetic import shape_arithmetic
@@ -89,6 +90,7 @@ PASSES: tuple[Pass, ...] = (
     cancel_transposes,
     view_chains,
     depth_to_space,
+    resize_scales,
     drop_expands,
     # Attention and its masks.
     gather_by_ranges,

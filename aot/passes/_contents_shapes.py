@@ -110,12 +110,18 @@ def _padded(contents: Contents, node: ir.Node) -> list[Number] | None:
     return [dim + pads[at] + pads[at + len(before)] for at, dim in enumerate(before)]
 
 
+def _told(contents: Contents, node: ir.Node) -> list[Number] | None:
+    known = contents.dims(node.inputs[0])
+    return None if known is None else [len(known[attribute(node, "start", 0) : attribute(node, "end", len(known))])]
+
+
 SHAPES: dict[str, Callable[[Contents, ir.Node], list[Number] | None]] = {
     "Reshape": target,
     "Expand": _expanded,
     "ConstantOfShape": _filled,
     "Range": _counted,
     "Concat": _joined,
+    "Shape": _told,
     "Slice": _sliced,
     "Tile": _tiled,
     "Pad": _padded,

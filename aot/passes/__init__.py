@@ -31,6 +31,7 @@ from aot.passes.merge_slices import merge_slices
 from aot.passes.no_ops import drop_no_ops
 from aot.passes.packed_heads import packed_picks, split_heads
 from aot.passes.plain_roots import plain_roots
+from aot.passes.pointwise_conv import pointwise_conv
 from aot.passes.pool_everything import pool_everything
 from aot.passes.possible_branches import possible_branches
 from aot.passes.repeated_heads import repeated_heads
@@ -87,6 +88,7 @@ PASSES: tuple[Pass, ...] = (
     repeated_heads,
     flat_gemm,
     patch_merging,
+    pointwise_conv,
     cancel_transposes,
     view_chains,
     depth_to_space,

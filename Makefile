@@ -52,6 +52,7 @@ tests: venv
 
 sweep: $(SWEPT) ## the tests that take minutes, then every family of models; takes up where it stopped
 	$(BIN)/python -m pytest -m slow
+	$(BIN)/python benchmarks/sweep/optimize_nodes.py --jobs $(JOBS)
 	$(BIN)/python benchmarks/sweep.py --resume --jobs $(JOBS)
 
 $(SWEPT): $(STAMP) requirements-sweep.lock

@@ -1,0 +1,75 @@
+"""Graphs, cut down to what matters, on which random graphs once found a pass wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from tests.passes.random_graphs import DIMS, Graph
+from tests.passes.random_graphs.draft import RUNS
+from tests.passes.random_graphs.judge import fault
+
+FOUND = {
+    "Relu behind a Clip whose upper bound is negative": """
+        g (float[A] x) => (float[A] y) <float low = {-2}> { c = Clip(x, "", low)  y = Relu(c) }
+    """,
+    "bounds that cross": """
+        g (float[A,4] x) => (float[A,4] y) <float zero = {0}, float low = {-2}, float one = {1}>
+        { a = Clip(x, zero, low)  y = Clip(a, zero, one) }
+    """,
+    "a shift of higher rank in front of a product": """
+        g (float[3] x) => (float[1,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}, float[1,1] shift = {0.5}>
+        { a = Sub(x, shift)  y = MatMul(a, w) }
+    """,
+    "a factor of higher rank in front of a product": """
+        g (float[A,B,2] x) => (float[1,A,B,3] y) <float[1,1,1,1] factor = {2}, float[2,3] w = {1, 2, 3, 4, 5, 6}>
+        { a = Mul(x, factor)  y = MatMul(a, w) }
+    """,
+    "a factor of higher rank in front of a convolution": """
+        g (float[1,3,4] x) => (float[1,2,3,4] y) <float[1,1,1,1] factor = {2}, float[2,1,1,1] w = {3, -1}>
+        { a = Mul(factor, x)  y = Conv(a, w) }
+    """,
+    "a branch that nothing reads, which reads others": """
+        g (float[A,4] x, bool k) => (float[A,4] y)
+        { s = Sigmoid(x)
+          d = If(k) <then_branch = t () => (float[A,4] a) { a = Relu(x) },
+                     else_branch = e () => (float[A,4] b) { c = Neg(s)  b = Abs(x) }>
+          y = Relu(x) }
+    """,
+    "two equal reshapes, one of which is reshaped to the same again": """
+        g (int64[4] x, float[B,1,A] z) => (float[1,B,1,A] y, float[1,B,1,A] w)
+        <int64[4] same = {1, 0, 0, 0}, int64 zero = {0}, int64[1] one = {1}, int64[1] at = {0}>
+        { s = Shape(z)  t = Concat<axis = 0>(one, s)  a = Reshape(z, t)  y = Reshape(z, t)  w = Reshape(a, same) }
+    """,
+    "a slice of a slice of the whole": """
+        g (float[A,3] x) => (float[A,2] y)
+        <int64[1] start = {-100}, int64[1] end = {2147483648}, int64[1] zero = {0}, int64[1] one = {1},
+         int64[1] last = {-1}, int64[1] first = {-100}, int64[1] back = {-2}>
+        { a = Slice(x, start, end, zero, one)  y = Slice(a, last, first, one, back) }
+    """,
+    "a cast of a squeezed constant and back": """
+        g (int64[A] x) => (int64[A] y) <int64[1] axis = {-1}>
+        { c = Constant<value = int64[1] {1}>()  s = Squeeze(c, axis)  f = Cast<to = 1>(s)  i = Cast<to = 7>(f)
+          y = Add(x, i) }
+    """,
+}
+
+
+def fed(model: onnx.ModelProto) -> Graph:
+    feeds = []
+    for run in range(RUNS):
+        rng, feed = np.random.default_rng(run), {}
+        for value in model.graph.input:
+            shape = [DIMS[d.dim_param][run] if d.dim_param else d.dim_value for d in value.type.tensor_type.shape.dim]
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            feed[value.name] = np.asarray(rng.normal(size=shape) * 2).astype(dtype)
+        feeds.append(feed)
+    return Graph(model, tuple(feeds))
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found_is_right_now(name: str) -> None:
+    graph = fed(onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 20]> ' + FOUND[name]))
+    assert fault(graph.model, graph.feeds) is None

@@ -31,11 +31,12 @@ class _Site(NamedTuple):
 
 
 @graph_pass(
+    anchors=("Softmax",),
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float16[B,2,S,32] q, float16[B,2,32,S] k, float16[B,2,S,32] v, float16[B,1,1,S] m) => (float16[B,2,S,32] y)
     { a = MatMul(q, k)  b = Add(a, m)  p = Softmax(b)  y = MatMul(p, v) }
-    """
+    """,
 )
 def attention_operator(model: ir.Model, skip: Skip) -> int:
     """softmax(Q Kt + M) V = Attention(Q, K, V, M) with scale 1, by the definition of opset 23.

@@ -23,11 +23,12 @@ def _scaled(value: ir.Value | None) -> tuple[ir.Node, int, float] | None:
 
 
 @graph_pass(
+    anchors=("MatMul",),
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,S,4] q, float[B,4,S] k) => (float[B,S,S] y) <float r = {0.7}>
     { a = Mul(q, r)  b = Mul(k, r)  y = MatMul(a, b) }
-    """
+    """,
 )
 def attention_scale(model: ir.Model, skip: Skip) -> int:
     """(a·q)(b·k) = (ab·q)k for numbers a and b: one multiplication less, and the keys stay as they are.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -161,6 +162,8 @@ def cancel_transposes(model: ir.Model, skip: Skip) -> int:
     All nodes that are connected so are moved together, and only if fewer views are left.
     """
     changed = 0
+    # What was seen to save nothing, by order: other Transposes at its borders would only find it again.
+    vain: defaultdict[tuple[int, ...], set[ir.Node]] = defaultdict(set)
     for node in nodes(model, "Transpose"):
         order = tuple(attribute(node, "perm", ()))
         result = node.outputs[0]
@@ -170,10 +173,14 @@ def cancel_transposes(model: ir.Model, skip: Skip) -> int:
         onwards = _Region(order, opset(model)), [use.node for use in result.uses()]
         backwards = _Region(tuple(np.argsort(order).tolist()), opset(model)), [maker] if maker is not None else []
         for region, seeds in (onwards, backwards):
-            if region.grow(seeds, node.graph) and region.saved() > 0:
+            if not region.grow([seed for seed in seeds if seed not in vain[region.order]], node.graph):
+                continue
+            if region.saved() > 0:
                 _move(model, region, node.graph)
+                vain.clear()
                 changed += 1
                 break
+            vain[region.order].update(region.moves)
     return changed
 
 

@@ -19,7 +19,7 @@ class _Pick(NamedTuple):
 
     node: ir.Node
     axis: int
-    index: int
+    at: int
     cost: int
 
 
@@ -111,9 +111,9 @@ def packed_picks(model: ir.Model, skip: Skip) -> int:
         picks = _picks(value)
         if not picks or any(p.node.outputs[0].is_graph_output() or p.node.graph is not last.graph for p in picks):
             continue
-        picks.sort(key=lambda pick: pick.index)
+        picks.sort(key=lambda pick: pick.at)
         axis, size = picks[0].axis, (dims(value) or ())[picks[0].axis]
-        if [(p.axis, p.index) for p in picks] != [(axis, at) for at in range(size if isinstance(size, int) else 0)]:
+        if [(p.axis, p.at) for p in picks] != [(axis, at) for at in range(size if isinstance(size, int) else 0)]:
             continue
         found = chain(last)
         source = found[0].inputs[0]

@@ -36,8 +36,10 @@ def resize_scales(model: ir.Model, skip: Skip) -> int:
     """
     asked = [node for node in nodes(model, "Resize") if _by_computed_sizes(node)]
     contents = Contents()
-    for node in tuple(model.graph.all_nodes()) if asked else ():
-        contents.visit(node)
+    makers = _makers([node.inputs[3] for node in asked])
+    for node in tuple(model.graph.all_nodes()) if makers else ():
+        if node in makers:
+            contents.visit(node)
     changed = 0
     for node in asked:
         before, after = contents.dims(node.inputs[0]), contents.of(node.inputs[3])
@@ -59,3 +61,15 @@ def _by_computed_sizes(node: ir.Node) -> bool:
     stretched = attribute(node, "keep_aspect_ratio_policy", "stretch") == "stretch" and "axes" not in node.attributes
     cropped = attribute(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize"
     return sizes is not None and array(sizes) is None and stretched and not cropped
+
+
+def _makers(values: list[ir.Value | None]) -> set[ir.Node]:
+    """The nodes that compute small integers for these values, down to the Shape nodes."""
+    found: set[ir.Node] = set()
+    while values:
+        value = values.pop()
+        node = value.producer() if value is not None else None
+        if node is not None and node not in found:
+            found.add(node)
+            values += node.inputs if node.op_type not in ("Shape", "Size") else ()
+    return found

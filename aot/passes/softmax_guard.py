@@ -35,12 +35,13 @@ def _finite(value: ir.Value | None) -> bool:
 
 
 @graph_pass(
+    anchors=("IsNaN",),
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,S,4] q, float[B,4,S] k, bool[B,1,S] keep) => (float[B,S,S] y) <float zero = {0}, float low = {-30000}>
     { m = Where(keep, zero, low)  s = MatMul(q, k)  a = Add(s, m)  p = Softmax(a)
       n = IsNaN(p)  y = Where(n, zero, p) }
-    """
+    """,
 )
 def softmax_guard(model: ir.Model, skip: Skip) -> int:
     """Where(IsNaN(p), 0, p) = p for p = Softmax(a), if a holds no infinity and no NaN.

@@ -71,6 +71,7 @@ def _narrowed(value: ir.Value, shape: Sequence[Dim]) -> dict[ir.Value, Sequence[
 
 
 @graph_pass(
+    anchors=("And", "Where"),
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,S,S] x, bool[B,1,S] keep) => (float[B,S,S] y)
@@ -79,7 +80,7 @@ def _narrowed(value: ir.Value, shape: Sequence[Dim]) -> dict[ir.Value, Sequence[
     { s = Shape<start = 1, end = 2>(x)  s0 = Squeeze(s)  r = Range(zero, s0, one)  q = Unsqueeze(r, around)
       all = GreaterOrEqual(q, zero)  mask = And(all, keep)  m = Where(mask, fill, low)  a = Add(x, m)
       y = Where(all, a, low) }
-    """
+    """,
 )
 def true_masks(model: ir.Model, skip: Skip) -> int:
     """And(true, m) = m and Where(true, m, n) = m: a position, which is never negative, is always >= 0.

@@ -29,6 +29,8 @@ def view_chains(model: ir.Model, skip: Skip) -> int:
         reader = only_user(last.outputs[0])
         if reader is not None and reader.graph is last.graph and made_by(reader.outputs[0], *VIEWS) is reader:
             continue  # The chain goes on.
+        if len(found) == 1 and not _computed(last):
+            continue
         source = found[0].inputs[0]
         layout = Layout.of(dims(source))
         if source is None or layout is None or not all(map(layout.apply, found)):

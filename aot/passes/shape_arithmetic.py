@@ -40,6 +40,14 @@ def shape_arithmetic(model: ir.Model, skip: Skip) -> int:
 
     Dims of the same name are equal at all sizes, as the format demands; none is negative.
     """
+    changed = 0
+    # What one sweep finds tells the next one more, which is cheaper than to infer shapes in between.
+    while found := _sweep(model, skip):
+        changed += found
+    return changed
+
+
+def _sweep(model: ir.Model, skip: Skip) -> int:
     contents = Contents()
     known: dict[Hashable, ir.Value] = {}
     runs: dict[Hashable, _Run] = {}

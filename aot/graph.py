@@ -167,8 +167,9 @@ def _tidied(before: State) -> State:
     model = before.model
     drop_unread(model.graph)
     after = State.of(model)
-    origins.inherit(model, _Origins(before), after.fresh(before))
-    complete(after)
+    changed = after.changed(before)
+    origins.inherit(model, _Origins(before), changed)
+    complete(after, changed)
     return after
 
 

@@ -34,12 +34,12 @@ def infer_shapes(model: ir.Model) -> None:
     complete(State.of(model))
 
 
-def complete(state: State, nodes: Iterable[ir.Node] | None = None) -> None:
-    """`infer_shapes` for the outputs of `nodes`; of all nodes where none are given."""
+def complete(state: State, changed: Iterable[ir.Node] | None = None) -> None:
+    """`infer_shapes` for all nodes; where only some have `changed` since the last time, for what follows from them."""
     for key, tensor in state.constants.items():
         _learn(state.values[key], tensor)
     wanted, held = set[ir.Node](), _Held(state)
-    for node in state.nodes if nodes is None else nodes:
+    for node in state.nodes if changed is None else _behind(state, set(changed)):
         if _is_constant(node) and _lacks(node.outputs[0]):
             _learn(node.outputs[0], held(state.nodes[node].outputs[0]))
         if any(map(_lacks, node.outputs)):
@@ -52,6 +52,16 @@ def complete(state: State, nodes: Iterable[ir.Node] | None = None) -> None:
             value = state.values[info.name]
             if _lacks(value):
                 _take(value, info.type, names)
+
+
+def _behind(state: State, changed: set[ir.Node]) -> Iterator[ir.Node]:
+    """`changed`, and behind them the nodes whose results get to be known better with those of the node before."""
+    better: set[str] = set()
+    for node, at in state.nodes.items():
+        if node in changed or not better.isdisjoint(at.inputs):
+            yield node
+            if any(value.dtype in _INTEGERS or _lacks(value) for value in node.outputs):
+                better.update(at.outputs)
 
 
 def forget_wrong_shapes(model: ir.Model) -> bool:

@@ -99,9 +99,9 @@ class State:
         outputs = tuple([key(value) for value in graph.outputs])
         self.graphs[graph] = GraphState(inputs, outputs, constants, nodes, holder)
 
-    def fresh(self, before: State) -> list[ir.Node]:
-        """The nodes that were not there before, in the order of the graph."""
-        return [node for node in self.nodes if node not in before.nodes]
+    def changed(self, before: State) -> list[ir.Node]:
+        """The nodes that were not there before, or read or are something else, in the order of the graph."""
+        return [node for node, at in self.nodes.items() if before.nodes.get(node) != at]
 
     def outermost(self, node: ir.Node) -> ir.Node:
         """The node of the main graph that is `node` or holds it."""

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from aot.graph import Skip, graph_pass
 from aot.passes._contents import Contents, Number
 from aot.passes._contents_shapes import target
-from aot.passes._edit import array, attribute, bypass, constant, replace
+from aot.passes._edit import array, attribute, bypass, constant, nodes, replace, tensor
 from aot.passes._symbols import Polynomial
 
 _SHAPE_FROM_TO = 15
@@ -40,11 +40,17 @@ def shape_arithmetic(model: ir.Model, skip: Skip) -> int:
 
     Dims of the same name are equal at all sizes, as the format demands; none is negative.
     """
+    if not any(map(_computes_sizes, nodes(model, "Shape", "Size", "Reshape", "Expand", "Slice"))):
+        return 0
     changed = 0
     # What one sweep finds tells the next one more, which is cheaper than to infer shapes in between.
     while found := _sweep(model, skip):
         changed += found
     return changed
+
+
+def _computes_sizes(node: ir.Node) -> bool:
+    return node.op_type in ("Shape", "Size") or any(tensor(value) is None for value in node.inputs[1:] if value)
 
 
 def _sweep(model: ir.Model, skip: Skip) -> int:

@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from tests.passes.random_graphs import elementwise, flow, layers, views
+from tests.passes.random_graphs import elementwise, flow, layers, patterns, views
 from tests.passes.random_graphs.draft import DIMS, RUNS, Array, Draft, Value, info, is_fixed
 
-_STEPS = (*elementwise.STEPS, *views.STEPS, *layers.STEPS, *flow.STEPS)
+_STEPS = (*elementwise.STEPS, *views.STEPS, *layers.STEPS, *patterns.STEPS, *flow.STEPS)
 _WEIGHTS = [weight for weight, _ in _STEPS]
 
 
@@ -54,7 +54,7 @@ def generate(seed: int) -> Graph:
         draft.input("bool", rng.choice((["A", "B"], [], ["A", 1], [4])))
     if rng.random() < 0.3:
         draft.input(rng.choice(("int64", "int32")), rng.choice((["A"], ["A", "B"], [3])))
-    target = rng.randint(5, 42)
+    target = rng.randint(5, 34)
     for _ in range(4 * target):
         if sum(node.op_type != "Constant" for node in draft.nodes) >= target:
             break

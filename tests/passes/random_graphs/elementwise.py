@@ -133,12 +133,12 @@ def where(d: Draft) -> None:
     mask = d.pick(lambda v: v.dtype == "bool" and broadcast(v.shape, x.shape) is not None)
     if mask is None or d.chance(0.3):
         mask = d.constant(np.full([1] * d.rng.randint(0, x.rank), d.chance(0.5)))
+    if d.chance(0.1):
+        mask = d.add("IsNaN", [x], x.shape, dtype="bool", bound=1.0)
     y = partner(d, x) if d.chance(0.6) else d.number(d.choose(0, -1e4, 1), x)
     shape = broadcast(mask.shape, x.shape, y.shape) if y is not None else None
     if y is None or shape is None:
         return
-    if d.chance(0.1):
-        mask = d.add("IsNaN", [x], x.shape, dtype="bool", bound=1.0)
     bound = max(x.bound, y.bound if y.bound < 5e3 else 1.0)
     pair = [x, y] if d.chance(0.5) else [y, x]
     d.add("Where", [mask, *pair], shape, dtype=x.dtype, exact=True, bound=bound if y.bound < 5e3 else y.bound)

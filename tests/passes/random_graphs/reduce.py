@@ -30,7 +30,10 @@ def reduced(graph: Graph, passes: Sequence[Pass] | None = None) -> Graph:
     while smaller:
         smaller = False
         for move in _moves(graph):
-            candidate = move(_Cut(graph, dead=dead))
+            try:
+                candidate = move(_Cut(graph, dead=dead))
+            except Exception:  # noqa: BLE001  such as a value that is no tensor, and can be no input
+                continue
             if candidate is not None and _fails(candidate, kind, passes):
                 graph, smaller = candidate, True
     return graph

@@ -74,7 +74,7 @@ def _measured(model: str, tools: list[str], keep: Path | None) -> list[Row]:
     """A row for each of the tools."""
     try:
         original = _made(model)
-    except _FailedError as failed:
+    except _NoResultError as failed:
         return [_row(model, tool, reason=f"not run: {failed}") for tool in tools]
     rows, files = {}, {}
     with tempfile.TemporaryDirectory() as temporary:
@@ -83,7 +83,7 @@ def _measured(model: str, tools: list[str], keep: Path | None) -> list[Row]:
             file.parent.mkdir(parents=True, exist_ok=True)
             try:
                 found = _apart("surgery.rewriting", tool, original, file)
-            except _FailedError as failed:
+            except _NoResultError as failed:
                 rows[tool] = _row(model, tool, reason=f"failed: {failed}")
                 continue
             files[tool] = file
@@ -98,7 +98,7 @@ def _measured(model: str, tools: list[str], keep: Path | None) -> list[Row]:
             )
         try:
             compared = _apart("surgery.difference", model, original, *files.values())
-        except _FailedError as failed:
+        except _NoResultError as failed:
             compared = {"differences": [f"not compared: {failed}"] * len(files), "noise": None}
     for tool, difference in zip(files, compared["differences"], strict=True):
         rows[tool] |= {"reason" if isinstance(difference, str) else "difference": difference}
@@ -112,7 +112,7 @@ def _row(model: str, tool: str, **found: Any) -> Row:
 
 
 def _made(model: str) -> Path:
-    """The model's file, made where it is not there. Raises _FailedError where it cannot be made."""
+    """The model's file, made where it is not there. Raises _NoResultError where it cannot be made."""
     folder = CACHE / model
     if not folder.exists():
         partial = CACHE / f"{model}.partial"
@@ -123,12 +123,12 @@ def _made(model: str) -> Path:
     return folder / "model.onnx"
 
 
-class _FailedError(Exception):
+class _NoResultError(Exception):
     """Why a process gave no result."""
 
 
 def _apart(module: str, *arguments: str | Path) -> Any:
-    """What `python -m MODULE ARGUMENTS...` prints, as data. Raises _FailedError where it ends in any other way."""
+    """What `python -m MODULE ARGUMENTS...` prints, as data. Raises _NoResultError where it ends in any other way."""
     path = [ROOT, ROOT / "benchmarks", CACHE / "packages"]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     environment = {**os.environ, **threads, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(map(str, path))}
@@ -136,11 +136,11 @@ def _apart(module: str, *arguments: str | Path) -> Any:
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
-        raise _FailedError("out of time") from None
+        raise _NoResultError("out of time") from None
     if done.returncode < 0:
-        raise _FailedError(f"killed by {signal.Signals(-done.returncode).name}")
+        raise _NoResultError(f"killed by {signal.Signals(-done.returncode).name}")
     if done.returncode:
-        raise _FailedError(next(iter(reversed(done.stderr.strip().splitlines())), "it gives no reason"))
+        raise _NoResultError(next(iter(reversed(done.stderr.strip().splitlines())), "it gives no reason"))
     return json.loads(done.stdout) if done.stdout else None
 
 

@@ -97,7 +97,8 @@ def vision(name: str) -> Callable[[], torch.nn.Module]:
     def make() -> torch.nn.Module:
         import torchvision
 
-        return torchvision.models.get_model(name, weights=None)
+        module: torch.nn.Module = torchvision.models.get_model(name, weights=None)
+        return module
 
     return make
 
@@ -108,7 +109,8 @@ def transformer(name: str, config: str, **options: Any) -> Callable[[], torch.nn
     def make() -> torch.nn.Module:
         import transformers
 
-        return getattr(transformers, name)(getattr(transformers, config)(**options))
+        module: torch.nn.Module = getattr(transformers, name)(getattr(transformers, config)(**options))
+        return module
 
     return make
 

@@ -102,13 +102,11 @@ def rotary_form(model: ir.Model, skip: Skip) -> int:
     signed: dict[ir.Value, ir.Value] = {}
     for site in _found(model):
         size = (dims(site.x) or ())[-1]
-        if (
-            not site.negated
-            or opset(model) < 13
-            or not isinstance(size, int)
-            or (dims(site.sin) or (None,))[-1] != size
-        ):
+        whole = (dims(site.sin) or (None,))[-1] == size
+        if not site.negated or opset(model) < 13 or not isinstance(size, int) or not whole:
             continue
+        if site.sin.producer() is None and site.sin.is_graph_input() and site.sin not in model.graph.inputs:
+            continue  # An input of a body: its product could not be shared with what lies outside.
         if site.sin not in signed:
             signed[site.sin] = _signed(model, site, size)
         swap, rank = site.swapped, len(dims(site.x) or ())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,16 +27,16 @@ class Rotated(torch.nn.Module):
 
 
 @pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
-def test_both_exports_of_rotate_half(dynamo: bool) -> None:
+def test_both_exports_of_rotate_half(dynamo: bool, tmp_path: Path) -> None:
     feed = [torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 8), torch.rand(1, 1, 5, 8), torch.rand(1, 1, 5, 8)]
-    names, file = ["q", "k", "cos", "sin"], io.BytesIO()
+    names, file = ["q", "k", "cos", "sin"], tmp_path / "rotated.onnx"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if dynamo:
             torch.onnx.export(Rotated(), tuple(feed), file, dynamo=True, input_names=names, verbose=False)
         else:
             torch.onnx.export(Rotated(), tuple(feed), file, dynamo=False, input_names=names)
-    model = ir.from_proto(onnx.load_from_string(file.getvalue()))
+    model = ir.from_proto(onnx.load(file))
     infer_shapes(model)
     run_passes(PASSES, model)
     assert rotary_form(model) + ops(model)["Neg"] == 0
@@ -118,3 +118,16 @@ def test_queries_and_keys_that_lie_together_are_rotated_once() -> None:
     assert rotate_together(model) == 1
     assert ops(model) == {"Split": 3, "Mul": 3, "Concat": 1, "Add": 2}
     np.testing.assert_allclose(run_by_onnxruntime(model, **feed), expected, rtol=1e-6)
+
+
+def test_tables_that_are_inputs_of_a_loops_body_stay_inside() -> None:
+    body = (
+        "{ p = Mul(x, cos)  l = Slice(x, a, b, last)  u = Slice(x, b, c, last)  n = Neg(u)  h = Concat<axis = -1>(n, l)"
+        "  q = Mul(h, sin)  y = Add(p, q)  keep = Identity(go)  next = Identity(sin) }"
+    )
+    model = parse(f"""(float[2,2,5,4] x, float[1,1,5,4] cos, float[1,1,5,4] table, bool start) => (float[1,1,5,4] z)
+    <int64[1] a = {{0}}, int64[1] b = {{2}}, int64[1] c = {{4}}, int64[1] last = {{3}}, int64 times = {{2}}>
+    {{ z, all = Loop<body = g (int64 i, bool go, float[1,1,5,4] sin)
+                            => (bool keep, float[1,1,5,4] next, float[2,2,5,4] y) {body}>(times, start, table) }}""")
+    rotary_form(model)
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)

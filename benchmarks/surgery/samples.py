@@ -29,7 +29,7 @@ def voice(shape: Sequence[int]) -> Any:
     time, rows = np.arange(samples) / 16000, []
     for index in range(batch):
         harmonics = (120 + 20 * index) * np.arange(1, 30)
-        loud = sum(np.exp(-(((harmonics - formant) / 150) ** 2)) for formant in (700, 1200, 2500)) + 0.02
-        rows.append((loud[:, None] * np.sin(2 * np.pi * harmonics[:, None] * time)).sum(0))
+        near = np.exp(-(((harmonics[:, None] - np.array([700, 1200, 2500])) / 150) ** 2))
+        rows.append(((near.sum(1) + 0.02)[:, None] * np.sin(2 * np.pi * harmonics[:, None] * time)).sum(0))
     sound = np.stack(rows)
     return (0.3 * sound / np.abs(sound).max()).astype(np.float32)

@@ -89,6 +89,8 @@ def _fold(model: ir.Model, path: Path, node: ir.Node, parts: Affine) -> str | No
 
 
 def _through_layer(model: ir.Model, node: ir.Node, layer: Layer, parts: Affine) -> str | None:
+    if dims(parts.x) is None or dims(parts.x) != dims(node.outputs[0]):
+        return "x is not known to have the shape of what the layer reads"
     a, b = (channel_vector(part, layer.inputs, layer.inner, layer.rank) for part in (parts.a, parts.b))
     if a is None or b is None or made_by(parts.x, *_NORMALIZED) or (parts.b.any() and parts.x.producer() is None):
         return ""

@@ -18,6 +18,7 @@ from tests.passes.random_graphs.draft import DIMS, RUNS, Array, Draft, Value, in
 
 _STEPS = (*elementwise.STEPS, *views.STEPS, *layers.STEPS, *patterns.STEPS, *flow.STEPS)
 _WEIGHTS = [weight for weight, _ in _STEPS]
+FEWEST, MOST = 5, 60
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,9 @@ def generate(seed: int) -> Graph:
         draft.input("bool", rng.choice((["A", "B"], [], ["A", 1], [4])))
     if rng.random() < 0.3:
         draft.input(rng.choice(("int64", "int32")), rng.choice((["A"], ["A", "B"], [3])))
-    target = rng.randint(5, 34)
-    for _ in range(4 * target):
-        if sum(node.op_type != "Constant" for node in draft.nodes) >= target:
-            break
-        rng.choices(_STEPS, _WEIGHTS)[0][1](draft)
+    target = rng.randint(FEWEST, MOST)
+    while draft.ops < target:
+        draft.attempt(rng.choices(_STEPS, _WEIGHTS)[0][1], MOST)
     outputs = _outputs(draft)
     model = helper.make_model(
         draft.graph("random", outputs),

@@ -236,6 +236,20 @@ class Draft:
             return [x, self.constant(given, "int64")], {}
         return [x], {"axes": given}
 
+    @property
+    def ops(self) -> int:
+        """Its nodes that compute something."""
+        return sum(node.op_type != "Constant" for node in self.nodes)
+
+    def attempt(self, step: Callable[[Draft], None], most: int) -> None:
+        """Take a step, and take it back where it makes the graph have more than `most` ops."""
+        lists: tuple[list[Any], ...] = (self.nodes, self.initializers, self.values, self.constants)
+        before = [len(one) for one in lists]
+        step(self)
+        if self.ops > most:
+            for one, count in zip(lists, before, strict=True):
+                del one[count:]
+
     # Writing.
 
     def graph(self, name: str, outputs: Iterable[Value]) -> onnx.GraphProto:

@@ -119,9 +119,12 @@ def describe(found: Mapping[str, Any], explain: bool) -> str:
         f"  compared: {compared}, in {found['check_seconds']:.1f} s; largest difference {number(found['max_abs'])}, "
         f"relative L2 {number(found['relative_l2'])}",
     ]
+    idle = [one["name"] for one in found["passes"] if not one["sites"]]
     if explain:
         rows = [("pass", "sites", "seconds", "checked", "largest difference")]
         for one in found["passes"]:
+            if not one["sites"]:
+                continue
             checked = "checked" in one
             rows.append(
                 (
@@ -132,7 +135,7 @@ def describe(found: Mapping[str, Any], explain: bool) -> str:
                     number(one["max_abs"]) if checked and one["checked"] else "-",
                 )
             )
-        lines += ["", table(rows)]
+        lines += ["", table(rows), *_wrapped(f"nothing to change: {', '.join(idle)}")]
     for one in found["passes"] if explain else ():
         reasons: dict[str, list[str]] = {}
         for site in one["skipped"]:
@@ -152,4 +155,5 @@ def _checked(found: Mapping[str, Any]) -> int:
 def _wrapped(text: str) -> list[str]:
     import textwrap
 
-    return textwrap.wrap(" ".join(text.split()), WIDTH, initial_indent="    ", subsequent_indent="      ")
+    text = " ".join(text.split())
+    return textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)

@@ -45,6 +45,7 @@ from aot.passes.softmax_guard import softmax_guard
 from aot.passes.softmax_parts import softmax_parts
 from aot.passes.space_to_depth import depth_to_space, patch_merging
 from aot.passes.split_slices import split_slices
+from aot.passes.strided_views import strided_views
 from aot.passes.transpose_through_views import transpose_through_views
 from aot.passes.true_masks import true_masks
 from aot.passes.view_chains import view_chains
@@ -96,6 +97,7 @@ PASSES: tuple[Pass, ...] = (
     drop_expands,
     # Attention and its masks.
     gather_by_ranges,
+    strided_views,
     true_masks,
     finite_mask,
     softmax_guard,

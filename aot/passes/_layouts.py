@@ -113,8 +113,14 @@ def _pad(node: ir.Node, order: Sequence[int]) -> Moved | None:
 
 
 def before(data: Array, order: Sequence[int]) -> Array | None:
-    """A constant that is broadcast against a transposed operand, as it is broadcast before the Transpose."""
-    if data.ndim > len(order):
+    """A constant that is broadcast against a transposed operand, as it is broadcast before the Transpose.
+
+    It is `data` itself where the axes that it has stay in their places; None where it has more axes than the operand.
+    """
+    rank = len(order)
+    if data.ndim > rank:
         return None
-    full = data.reshape((1,) * (len(order) - data.ndim) + data.shape)
+    if all(order[axis] == axis for axis in range(rank - data.ndim, rank)):
+        return data
+    full = data.reshape((1,) * (rank - data.ndim) + data.shape)
     return full.transpose(np.argsort(order))

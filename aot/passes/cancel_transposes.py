@@ -230,8 +230,11 @@ def _compute(model: ir.Model, region: _Region, node: ir.Node, known: dict[ir.Val
         if value is None or value not in operands or _rank(value) == 0:
             continue
         if value not in known and value.const_value is not None:
-            turned = before(array(value), region.order)  # type: ignore[arg-type]
-            known[value] = constant(model, f"{value.name}_turned", np.ascontiguousarray(turned))
+            data = array(value)
+            assert data is not None
+            turned = before(data, region.order)
+            same = turned is data
+            known[value] = value if same else constant(model, f"{value.name}_turned", np.ascontiguousarray(turned))
         elif value not in known:
             known[value] = _transposed(value, region.back, node, f"{value.name}_turned")
         inputs[index] = known[value]

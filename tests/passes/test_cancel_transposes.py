@@ -78,6 +78,16 @@ def test_attention_with_the_sequence_first_joins_the_views_of_its_heads() -> Non
     np.testing.assert_allclose(run_by_onnxruntime(model, x=x), expected, rtol=1e-5)
 
 
+def test_a_bias_of_an_axis_that_stays_is_left_as_it_is() -> None:
+    """Per-head norms have such weights, and are looked for by their form."""
+    model = parse("""(float[B,2,S,3] x) => (float[B,2,S,3] y) <float[3] w = {1, 2, 3}>
+    { t = Transpose<perm = [0, 2, 1, 3]>(x)  m = Mul(t, w)  u = Transpose<perm = [0, 2, 1, 3]>(m)
+      y = Relu(u) }""")
+    assert cancel_transposes(model) == 1
+    assert ops(model) == {"Mul": 1, "Relu": 1}
+    assert model.graph[0].inputs[1] is model.graph.initializers["w"]
+
+
 def test_a_transposed_output_that_others_read_as_well_keeps_its_value() -> None:
     model = parse(f"""(float[B,3,4,S] x) => (float[B,3,4,S] y, float[B,4,S,3] n)
     {{ t = {THERE}(x)  n = Neg(t)  y = {BACK}(n) }}""")

@@ -23,9 +23,10 @@ from aot.passes._edit import array, attribute, constant, dims, made_by, nodes, o
 )
 def merge_pads(model: ir.Model, skip: Skip) -> int:
     """Two pads with the same constant are one by the sum of both, where neither cuts off; a pad with zeros around the
-    image is the padding of the convolution that reads it, or of the average pool that counts its padding.
+    image is the padding of the convolution that reads it, or of the average pool that counts its padding; so is one in
+    front of an Unsqueeze, which moves behind it.
     """
-    changed = 0
+    changed = _behind_unsqueeze(model)
     for node in nodes(model, "Pad", "Conv", "AveragePool"):
         pad = made_by(node.inputs[0], "Pad")
         pads = _pads(pad)
@@ -41,6 +42,33 @@ def merge_pads(model: ir.Model, skip: Skip) -> int:
         elif not _into(node, pad, pads):
             skip(node, "it cannot pad in the way that its input is padded")
             continue
+        changed += 1
+    return changed
+
+
+def _behind_unsqueeze(model: ir.Model) -> int:
+    """Unsqueeze(Pad(x)) = Pad(Unsqueeze(x)) with nothing along the new dims, where a convolution reads it."""
+    changed = 0
+    for conv in nodes(model, "Conv"):
+        view = made_by(conv.inputs[0], "Unsqueeze")
+        pad = made_by(view.inputs[0], "Pad") if view is not None else None
+        pads, shape = _pads(pad), dims(conv.inputs[0])
+        if view is None or pad is None or pads is None or shape is None or _fill(pad) != 0:
+            continue
+        if only_user(view.outputs[0]) is not conv or only_user(pad.outputs[0]) is not view:
+            continue
+        axes = array(view.inputs[1]) if len(view.inputs) > 1 else np.array(attribute(view, "axes"))
+        if axes is None:
+            continue
+        wide = np.zeros((2, len(shape)), np.int64)
+        new = {int(axis) % len(shape) for axis in axes.reshape(-1)}
+        wide[:, [axis for axis in range(len(shape)) if axis not in new]] = np.reshape(pads, (2, -1))
+        behind = constant(model, f"{view.outputs[0].name}_pads", wide.reshape(-1))
+        inner = ir.node("Unsqueeze", [pad.inputs[0], *view.inputs[1:]], view.attributes, name=f"{pad.name}_view")
+        assert view.graph is not None
+        view.graph.insert_before(view, inner)
+        inner.outputs[0].type = view.outputs[0].type
+        replace(view, "Pad", [inner.outputs[0], behind, *(value for value in pad.inputs[2:3] if value is not None)])
         changed += 1
     return changed
 

@@ -259,6 +259,12 @@ def test_pads_with_other_constants_stay_two() -> None:
     check(passes.merge_pads, text, ["Pad", "Pad"])
 
 
+def test_a_pad_in_front_of_an_unsqueeze_goes_into_the_convolution_too() -> None:
+    text = """(float[B,1,6] x) => (float[B,1,1,T] y) <int64[6] pads = {0, 0, 1, 0, 0, 2}, int64[1] rows = {2},
+    float[1,1,1,3] w = {1, 2, 3}> { p = Pad(x, pads)  u = Unsqueeze(p, rows)  y = Conv(u, w) }"""
+    check(passes.merge_pads, text, ["Conv", "Unsqueeze"])
+
+
 # --- branches
 
 IF = """(float[B,4] x, bool c) => (float[B,4] y, float[B,4] z) <bool {which}, float[1] two = {{2}}> {{

@@ -173,14 +173,20 @@ def rotary_scale(model: ir.Model, skip: Skip) -> int:
     return changed
 
 
+_ON_THE_WAY = ("Mul", "Neg", "Split", "Slice", "Concat")
+
+
 def _only_rotated(site: _Rotary) -> bool:
-    """Whether nothing but the rotation reads x."""
-    inside = {site.add, site.swapped, site.product}
-    for use in site.x.uses():
-        readers = {r.node for value in use.node.outputs for r in value.uses()}
-        beyond = {r.node for node in readers if node.op_type == "Neg" for r in node.outputs[0].uses()}
-        if not (readers - {node for node in readers if node.op_type == "Neg"}) | beyond <= inside:
+    """Whether nothing but the rotation reads x, or what is made of x on the way to its sum."""
+    todo = [site.x]
+    while todo:
+        value = todo.pop()
+        if value.is_graph_output():
             return False
+        readers = {use.node for use in value.uses()} - {site.add}
+        if any(node.domain or node.op_type not in _ON_THE_WAY for node in readers):
+            return False
+        todo += [output for node in readers for output in node.outputs]
     return True
 
 

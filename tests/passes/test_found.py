@@ -12,6 +12,14 @@ from tests.passes.random_graphs.draft import RUNS
 from tests.passes.random_graphs.judge import fault
 
 FOUND = {
+    "a half that is an output beside the rotation": """
+        g (float[A,B,4] x, float[A,4,B] k) => (float[A,B,B] y, float[A,B,2] first)
+        <float[4] c = {1, 2, 3, 4}, float[4] cos = {0.5, -1, 2, 1}, float[4] sin = {1, 3, -2, 0.5}, float half = {0.5},
+         int64[1] zero = {0}, int64[1] two = {2}, int64[1] four = {4}>
+        { q = Add(x, c)  first = Slice(q, zero, two, two)  second = Slice(q, two, four, two)
+          turned = Concat<axis = 2>(second, first)  a = Mul(q, cos)  b = Mul(turned, sin)  s = Add(a, b)
+          t = Mul(s, half)  y = MatMul(t, k) }
+    """,
     "Relu behind a Clip whose upper bound is negative": """
         g (float[A] x) => (float[A] y) <float low = {-2}> { c = Clip(x, "", low)  y = Relu(c) }
     """,

@@ -14,6 +14,8 @@ from aot.frontend.bridge import (
     adaptive_pool,
     elementwise,
     experts,
+    gamma,
+    matrix_exp,
     recurrent,
     reductions,
     resize,
@@ -22,26 +24,29 @@ from aot.frontend.bridge import (
     scatter,
     sdpa,
     searching,
+    small_matrices,
     sorting,
+    special,
     splitting,
 )
 
 TRANSLATIONS: dict[Any, Any] = {**sdpa.TRANSLATION, **recurrent.TRANSLATION}
 
-REWRITES: dict[Any, Any] = {
-    op: function
-    for part in (
-        adaptive_pool,
-        elementwise,
-        experts,
-        reductions,
-        resize,
-        running,
-        scalars,
-        scatter,
-        searching,
-        sorting,
-        splitting,
-    )
-    for op, function in part.REWRITE.items()
-}
+_PARTS = (
+    adaptive_pool,
+    elementwise,
+    experts,
+    gamma,
+    matrix_exp,
+    reductions,
+    resize,
+    running,
+    scalars,
+    scatter,
+    searching,
+    small_matrices,
+    sorting,
+    special,
+    splitting,
+)
+REWRITES: dict[Any, Any] = {op: function for part in _PARTS for op, function in part.REWRITE.items()}

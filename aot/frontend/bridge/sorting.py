@@ -46,12 +46,25 @@ def _nanmedian(x: torch.Tensor, dim: int, keepdim: bool = False) -> Any:
     return (values, indices) if keepdim else (values.squeeze(dim), indices.squeeze(dim))
 
 
+def _mode(x: torch.Tensor, dim: int = -1, keepdim: bool = False) -> Any:
+    """The smallest of the most frequent values, and where it is last. Each is compared with all, n * n a row."""
+    if x.dim() == 0:
+        return NotImplemented
+    values = _stable(x, True, dim)[0].movedim(dim, -1)
+    often = (values[..., None] == values[..., None, :]).sum(-1)
+    value = values.gather(-1, often.argmax(-1, keepdim=True)).movedim(-1, dim)
+    place = torch.arange(x.shape[dim]).reshape([-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())])
+    index = torch.where(x == value, place, 0).amax(dim, keepdim=True)
+    return (value, index) if keepdim else (value.squeeze(dim), index.squeeze(dim))
+
+
 _aten = torch.ops.aten
 REWRITE: dict[Any, Any] = {
     _aten.sort.stable: _stable,
     _aten.kthvalue.default: _kth,
     _aten.median.dim: _median,
     _aten.median.default: lambda x: _median(x.reshape(-1), 0)[0],
+    _aten.mode.default: _mode,
     _aten.nanmedian.dim: _nanmedian,
     _aten.nanmedian.default: lambda x: _nanmedian(x.reshape(-1), 0)[0],
 }

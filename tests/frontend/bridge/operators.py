@@ -66,6 +66,8 @@ WHOLE_NUMBERS: Table = {
     "bucketize": lambda i: torch.bucketize(i, torch.tensor([-10, 0, 10]), right=True),
     "tril of bool": lambda m: torch.tril(m),
     "extremes": lambda i: torch.stack(torch.aminmax(i)),
+    "mode": lambda k: torch.mode(k, 1)[0],
+    "mode of columns": lambda k: torch.mode(k, 0, keepdim=True)[0],
     "one hot": lambda k: F.one_hot(k, 4),
     "triangle's indices": lambda i: torch.tril_indices(i.shape[1], i.shape[1]),
     "nonzero": lambda m: torch.nonzero(m).sum(0),
@@ -76,9 +78,9 @@ SIZES: Table = {
     "negative size": lambda s: (-s.shape[1] // 4) * s,
     "remainder by a size": lambda s: torch.arange(40) % s.shape[1],
     "power of a size": lambda s: (s.abs() + 0.5) ** (s.shape[1] / 8),
+    "size to a power": lambda s: s.shape[1] ** s,
     "and with a size": lambda s: torch.arange(40) & s.shape[1],
     "weighted by a size": lambda s: torch.addcmul(s, s, s, value=s.shape[1]),
-    "size to a power": lambda s: s.shape[1] ** s,
     "slope of a size": lambda s: F.leaky_relu(s, 1 / s.shape[1]),
     "scatter of a size": lambda s: torch.zeros_like(s).scatter(2, torch.arange(3).expand(1, 1, 3), s.shape[1]),
     "roll by a size": lambda s: torch.roll(s, s.shape[1] // 2, 1),
@@ -155,6 +157,31 @@ FLOATS: Table = {
     "branches that keep": lambda s: torch.cat(torch.cond(s.mean() < 0, lambda a: (a + 1, a), lambda a: (a, a), (s,))),
     "branch": lambda s: torch.cond(s.mean() > 0, lambda a: a * 2, lambda a: a - 1, (s,)),
     "float64": lambda s: (s.double() * math.pi).sin(),
+}
+
+
+def square(s: Any) -> Any:
+    """Matrices [.., 3, 3] of any sign, whose pivots do not lie on the diagonal."""
+    return torch.tanh(s[..., :3, None] - s[..., None, 3:6]) + 3 * torch.eye(3).flip(0)
+
+
+MATRICES: Table = {
+    "inverse": lambda s: torch.linalg.inv(square(s)),
+    "solve": lambda s: torch.linalg.solve(square(s), s[..., :3]),
+    "determinant": lambda s: torch.linalg.det(square(s)),
+    "cholesky": lambda s: torch.linalg.cholesky(square(s) @ square(s).mT),
+    "exponential": lambda s: torch.matrix_exp(square(s)),
+}
+
+SPECIAL: Table = {
+    "lgamma": lambda s: torch.lgamma(s * 4),
+    "lgamma of large": lambda s: torch.lgamma(torch.exp(s * 3) + 1),
+    "lgamma of whole numbers": lambda i: torch.lgamma(i),
+    "digamma": lambda s: torch.digamma(s.abs() * 4 + 1e-2),
+    "digamma of negative": lambda s: torch.digamma(s.clamp(-0.9, -0.1) - 3),
+    "erfinv": lambda s: torch.erfinv(torch.tanh(s)),
+    "erfinv of the tails": lambda s: torch.erfinv((1 - torch.exp(s - 6)).clamp(-1, 1)),
+    "bessel function": lambda s: torch.i0(s * 5),
 }
 
 IMAGES: Table = {

@@ -38,6 +38,8 @@ TABLES = {
     "whole numbers": operators.WHOLE_NUMBERS,
     "sizes": operators.SIZES,
     "floats": operators.FLOATS,
+    "matrices": operators.MATRICES,
+    "special": operators.SPECIAL,
     "images": operators.IMAGES,
     "complex": operators.COMPLEX,
     "long": operators.LONG,

@@ -26,7 +26,7 @@ from aot.graph_state import State
 
 SITES = 3
 """Sites of a pass that are checked."""
-SECONDS = 5.0
+SECONDS = 3.0
 """All checks of one run over the passes stop after that."""
 _HEAVY, _HEAVIEST = 1 << 27, 1 << 30
 """Bytes of weights up to which a part, and the whole graph, is run."""

@@ -100,8 +100,14 @@ class State:
         self.graphs[graph] = GraphState(inputs, outputs, constants, nodes, holder)
 
     def changed(self, before: State) -> list[ir.Node]:
-        """The nodes that were not there before, or read or are something else, in the order of the graph."""
-        return [node for node, at in self.nodes.items() if before.nodes.get(node) != at]
+        """The nodes that were not there before, or are or read something else, in the order of the graph.
+
+        A constant that was none is something else, under whatever name.
+        """
+        new = {key for key, tensor in self.constants.items() if before.constants.get(key) is not tensor}
+        return [
+            node for node, at in self.nodes.items() if before.nodes.get(node) != at or not new.isdisjoint(at.inputs)
+        ]
 
     def outermost(self, node: ir.Node) -> ir.Node:
         """The node of the main graph that is `node` or holds it."""

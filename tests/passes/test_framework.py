@@ -15,6 +15,7 @@ from aot.graph_state import State
 from aot.origins import Origin
 from aot.passes import PASSES
 from aot.passes._edit import bypass, nodes, replace
+from aot.passes.fold_constants import fold_constants
 from tests.passes.test_limits import HEAD
 
 
@@ -150,6 +151,14 @@ class TestShapes:
         assert str(second[1]).startswith("unk__")
         infer_shapes(model)
         assert self.value(model, "v").shape == second
+
+    def test_what_follows_from_a_size_that_is_folded_is_known_then(self) -> None:
+        model = parse(
+            """(float[6] x) => (float[P,Q] y) <int64[2] a = {2, 1}, int64[2] b = {1, 3}>
+            { t = Max(a, b)  r = Reshape(x, t)  n = Neg(r)  y = Exp(n) }"""
+        )
+        run_passes([fold_constants], model)
+        assert self.value(model, "n").shape == ir.Shape([2, 3])
 
     def test_bodies_are_inferred_with_what_they_capture(self) -> None:
         model = parse(

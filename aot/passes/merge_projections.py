@@ -105,7 +105,7 @@ def _merge(model: ir.Model, layers: Sequence[_Linear]) -> None:
     split = ir.node("Split", [made[-1].outputs[0], *widths], {"axis": -1, **given}, num_outputs=len(sizes))
     made.append(split)
     for node, like in zip(made, (first, layers[0].last, first), strict=False):
-        node.name = f"{like.name}_{node.op_type}"
+        node.name = f"{like.name or like.outputs[0].name}_{node.op_type}"
         node.metadata_props.update(like.metadata_props)
     shape, dtype = dims(layers[0].result), layers[0].result.type
     for node in made:
@@ -146,13 +146,46 @@ def merge_qkv(model: ir.Model, skip: Skip) -> int:
 
     It pays where the bias is present (5 nodes become 3, 6 become 3), and on a GPU where each of the products is too
     small to fill it: short sequences, small batches, the narrow keys and values of grouped queries. The products are
-    the same numbers. Quantized, the joined weight keeps its scales, for they are one a channel.
+    the same numbers. Quantized, the joined weight keeps its scales, for they are one a channel. Only the layers of one
+    attention are merged. It runs behind `fold_scale`, for a scale of the queries alone must be in their weight first,
+    and before `split_heads`.
     """
     changed = 0
     for group in _siblings(model):
-        layers = [layer for layer in group if _to_heads(layer)]
-        changed += _merge_alike(model, layers)
+        attentions: dict[ir.Node | None, list[_Linear]] = {}
+        for layer in group:
+            if _to_heads(layer):
+                attentions.setdefault(_attention(layer.result), []).append(layer)
+        changed += sum(_merge_alike(model, layers) for layers in attentions.values())
     return changed
+
+
+def _attention(value: ir.Value) -> ir.Node | None:
+    """The product with the values of the attention that `value` is a part of; None where none is found near.
+
+    Decoders read one memory in every layer: what belongs to other layers must not be computed, and kept, at once.
+    """
+    stack, seen, weighted = [value], set[ir.Node](), None
+    while stack:
+        for use in stack.pop().uses():
+            node = use.node
+            if node in seen or len(seen) > 64:
+                continue
+            seen.add(node)
+            if node.domain == "" and node.op_type == "MatMul":
+                scores = [reader.node for reader in node.outputs[0].uses()]
+                weighted = weighted or node
+                if not any(_near_softmax(reader) for reader in scores):
+                    return node
+            stack += node.outputs
+    return weighted
+
+
+def _near_softmax(node: ir.Node | None) -> bool:
+    """Whether a Softmax follows, with scales and masks at most in between."""
+    while node is not None and node.domain == "" and node.op_type in ("Add", "Mul", "Div", "Where", "Cast", "Reshape"):
+        node = only_user(node.outputs[0])
+    return node is not None and node.domain == "" and node.op_type == "Softmax"
 
 
 def _merge_alike(model: ir.Model, layers: Sequence[_Linear]) -> int:

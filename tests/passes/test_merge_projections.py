@@ -111,3 +111,23 @@ def test_two_layers_that_are_added_stay() -> None:
     text = """(float[B,2] x) => (float[B,2] y) <float[2,2] g = {1, 2, 3, 4}, float[2,2] u = {4, 3, 2, 1}>
     { a = MatMul(x, u)  c = MatMul(x, g)  y = Add(a, c) }"""
     assert refused(merge_gate_up, text) == []
+
+
+def test_keys_and_values_of_two_attentions_over_one_memory_are_two_products() -> None:
+    weights = {f"{name}{layer}": drawn(4, 4) for name in "kv" for layer in (1, 2)}
+    layers = " ".join(
+        f"""km{n} = MatMul(m, k{n})  kr{n} = Reshape(km{n}, heads)  kt{n} = Transpose<perm = [0, 2, 3, 1]>(kr{n})
+        vm{n} = MatMul(m, v{n})  vr{n} = Reshape(vm{n}, heads)  vt{n} = Transpose<perm = [0, 2, 1, 3]>(vr{n})
+        s{n} = MatMul({q}, kt{n})  h{n} = Mul(s{n}, half)  p{n} = Softmax(h{n})  {o} = MatMul(p{n}, vt{n})"""
+        for n, q, o in ((1, "q", "a"), (2, "a", "y"))
+    )
+    model = weighted(
+        f"""(float[B,S,4] m, float[B,2,T,2] q) => (float[B,2,T,2] y)
+        <int64[4] heads = {{0, 0, 2, 2}}, float half = {{0.5}}> {{ {layers} }}""",
+        **weights,
+    )
+    feed = {"m": drawn(2, 5, 4), "q": drawn(2, 2, 3, 2)}
+    expected = run_by_onnxruntime(model, **feed)
+    assert merge_qkv(model) == 2
+    assert (ops(model)["MatMul"], ops(model)["Split"]) == (6, 2)
+    np.testing.assert_allclose(run_by_onnxruntime(model, **feed), expected, rtol=1e-5, atol=1e-6)

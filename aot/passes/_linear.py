@@ -129,10 +129,15 @@ class Affine(NamedTuple):
 
 
 def affine(node: ir.Node) -> Affine | None:
-    """Mul, Div, Add or Sub with a constant as a·x + b.
+    """Neg, and Mul, Div, Add or Sub with a constant, as a·x + b.
 
     None for any other, where a or b is not finite, and where they are too many to be one a channel.
     """
+    if node.op_type == "Neg":
+        x = node.inputs[0]
+        if x is None or x.dtype is None or not x.dtype.is_floating_point():
+            return None
+        return Affine(x, -np.ones(()), np.zeros(()), x.dtype.numpy())
     left, right = node.inputs
     constants = [
         ir.convenience.get_const_tensor(v) if v is not None and not v.is_graph_input() else None for v in node.inputs

@@ -40,7 +40,7 @@ def fold_scale(model: ir.Model, skip: Skip) -> int:
     may take a large part of it away; and a norm keeps its scale, for builders fuse it whole.
     """
     changed = 0
-    for node in nodes(model, "Mul", "Div", "Add", "Sub"):
+    for node in nodes(model, "Mul", "Div", "Add", "Sub", "Neg"):
         parts = affine(node)
         if parts is None:
             continue
@@ -101,7 +101,7 @@ def _through_layer(model: ir.Model, node: ir.Node, layer: Layer, parts: Affine) 
 
 def _around_the_shift(model: ir.Model, node: ir.Node, layer: Layer, parts: Affine) -> str | None:
     """Swap a factor with the shift behind it, and fold it into the layer behind both."""
-    inner = made_by(parts.x, "Mul", "Div")
+    inner = made_by(parts.x, "Mul", "Div", "Neg")
     factor = affine(inner) if inner is not None and only_user(parts.x) is node else None
     if factor is None or (parts.a != 1).any() or made_by(factor.x, *_NORMALIZED):
         return ""

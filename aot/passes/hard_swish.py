@@ -5,10 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._edit import attribute, nodes, opset, replace, scalar
+from aot.passes._edit import attribute, before, nodes, opset, replace, scalar
 from aot.passes._formulas import argument, close, product_of, same_rank
 
 _SIXTH = 1 / 6
+_SHAPE = {"alpha": _SIXTH, "beta": 0.5}
 
 
 @graph_pass(
@@ -21,9 +22,8 @@ _SIXTH = 1 / 6
 )
 def hard_swish(model: ir.Model, skip: Skip) -> int:
     """x · clip(x + 3, 0, 6) / 6 = x · clip(x/6 + 1/2, 0, 1) = x · HardSigmoid(x; 1/6, 1/2) = HardSwish(x), and
-    clip(x + 3, 0, 6) / 6 by itself is HardSigmoid(x; 1/6, 1/2)."""
-    if opset(model) < 14:
-        return 0
+    clip(x + 3, 0, 6) / 6 by itself is HardSigmoid(x; 1/6, 1/2). Before opset 14, which brought HardSwish, it is
+    x · HardSigmoid(x; 1/6, 1/2)."""
     changed = 0
     for node in nodes(model, "Clip", "HardSigmoid"):
         found = _gate(node)
@@ -31,13 +31,18 @@ def hard_swish(model: ir.Model, skip: Skip) -> int:
             continue
         x, top = found
         swish = product_of(node.outputs[0], x, 1 / top)
-        if swish is not None:
+        if swish is not None and opset(model) >= 14:
             replace(swish, "HardSwish", [x])
             changed += 1
             continue
+        if swish is not None:
+            if node.op_type == "Clip":
+                replace(swish, "Mul", [x, before(swish, "HardSigmoid", [x], _SHAPE)])
+                changed += 1
+            continue
         sigmoid = node if top == 1 else product_of(node.outputs[0], None, 1 / top)
         if node.op_type == "Clip" and sigmoid is not None and same_rank(sigmoid.outputs[0], x):
-            replace(sigmoid, "HardSigmoid", [x], {"alpha": _SIXTH, "beta": 0.5})
+            replace(sigmoid, "HardSigmoid", [x], _SHAPE)
             changed += 1
     return changed
 

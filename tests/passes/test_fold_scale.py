@@ -253,6 +253,13 @@ def test_a_norm_in_training_mode_stays() -> None:
     assert any("training" in reason for reason in refused(passes.fold_batch_norm, text))
 
 
+def test_a_sign_is_the_layer_s_own() -> None:
+    model = model_of(
+        "(float[2,3,5,5] x) => (float[2,4,5,5] y) { a = Conv(x, w, c)  y = Neg(a) }", w=normal(4, 3, 1, 1), c=normal(4)
+    )
+    check(model, {"Conv": 1}, sites=1, x=normal(2, 3, 5, 5))
+
+
 def test_a_number_passes_the_views_between_it_and_the_layer() -> None:
     """The scale of an attention, behind its heads."""
     model = model_of(

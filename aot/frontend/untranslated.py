@@ -13,6 +13,8 @@ from aot.errors import ExportError
 from aot.frontend import lines
 from aot.frontend.failures import at_line, first_sentence
 
+OTHERWISE = "write that step with other torch functions, or provide a plugin for it"
+
 
 def untranslated(error: BaseException, nodes: Iterable[Any]) -> ExportError:
     """The ExportError for an op among `nodes` that torch.onnx cannot translate."""
@@ -27,12 +29,14 @@ def untranslated(error: BaseException, nodes: Iterable[Any]) -> ExportError:
             at_line(
                 "op without translation",
                 f"there is no ONNX translation of {op[1]}",
-                f"provide a plugin for it, plugins/{op[1].rpartition('.')[2]}/plugin.py"
-                if own
-                else "write that step with other torch functions, or provide a plugin for it",
+                f"provide a plugin for it, plugins/{op[1].rpartition('.')[2]}/plugin.py" if own else OTHERWISE,
                 at,
             )
         )
+    target = re.search(r"Error when translating node .*target=torch\.ops\.(\w+\.\w+)", text)
+    if target:
+        what = f"torch.onnx has no translation of {target[1]} for these arguments"
+        return ExportError.of(at_line("op without translation", what, OTHERWISE, at))
     said = first_sentence(error.__cause__ or error)
     return ExportError.of(at_line("translation", f"torch.onnx failed: {said}", None, at))
 

@@ -31,7 +31,7 @@ def drop_no_ops(model: ir.Model, skip: Skip) -> int:
 
     x·1 = x/1 = x+0 = x-0 = x^1 = x where x keeps its shape; a cast to the type it has, a transpose that keeps the order
     of dims larger than 1, a reshape, an expansion or a resize to the same shape, a slice of everything, a pad by
-    nothing, a tile once, a concatenation, sum, maximum or split of one, a clip without bounds, a dropout at inference,
+    nothing, a choice that is always the same, a tile once, a concatenation, sum, maximum or split of one, a clip without bounds, a dropout at inference,
     a pool with windows of one, a reduction along dims of 1 that it keeps.
 
     x+0 keeps -0 as -0, where the sum has +0: both compare equal, and only a division by them tells one from the other,
@@ -45,7 +45,8 @@ def drop_no_ops(model: ir.Model, skip: Skip) -> int:
         if node.op_type == "CastLike":
             like = node.inputs[1].dtype if node.inputs[1] is not None else None
             if like is not None:
-                replace(node, "Cast", [node.inputs[0]], {"to": int(like)})
+                how = {name: given.value for name, given in node.attributes.items()}
+                replace(node, "Cast", [node.inputs[0]], {**how, "to": int(like)})
                 changed += 1
             continue
         value = _FOUND[node.op_type](node)
@@ -128,6 +129,20 @@ def _resize(node: ir.Node) -> ir.Value | None:
         return None
     # No scales at all: sizes say what they are.
     return node.inputs[0] if scales.size else _unchanged(node)
+
+
+@_rule("Where")
+def _where(node: ir.Node) -> ir.Value | None:
+    condition, (yes, no) = array(node.inputs[0]), node.inputs[1:3]
+    if yes is no:
+        chosen = yes
+    elif condition is None or not condition.size or condition.any() != condition.all():
+        return None
+    else:
+        chosen = yes if condition.all() else no
+    given, made = dims(chosen), dims(node.outputs[0])
+    known = given is not None and made is not None and len(given) == len(made) and all(map(same, given, made))
+    return chosen if known else None
 
 
 @_rule("DepthToSpace", "SpaceToDepth")

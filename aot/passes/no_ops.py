@@ -29,10 +29,10 @@ _EVERYTHING = 2**31 - 1
 def drop_no_ops(model: ir.Model, skip: Skip) -> int:
     """A node whose output is one of its inputs, element by element, is that input.
 
-    x·1 = x/1 = x+0 = x-0 = x^1 = x where x keeps its shape; a cast to the type it has, a transpose that keeps the order
-    of dims larger than 1, a reshape, an expansion or a resize to the same shape, a slice of everything, a pad by
-    nothing, a choice that is always the same, a tile once, a concatenation, sum, maximum or split of one, a clip without bounds, a dropout at inference,
-    a pool with windows of one, a reduction along dims of 1 that it keeps.
+    x·1 = x/1 = x+0 = x-0 = x^1 = x where x keeps its shape; a cast to the type it has, a transpose of nothing, a
+    reshape, an expansion or a resize to the same shape, a slice of everything, a pad by nothing, a choice that is
+    always the same, a tile once, a concatenation, sum, maximum or split of one, a clip without bounds, a dropout at
+    inference, a pool with windows of one, a reduction along dims of 1 that it keeps.
 
     x+0 keeps -0 as -0, where the sum has +0: both compare equal, and only a division by them tells one from the other,
     so that such a sum is kept.

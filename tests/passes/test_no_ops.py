@@ -15,7 +15,8 @@ from tests.passes.test_chains import check, ops, parse, run
 CONSTANTS = """<float one = {1}, float zero = {0}, float minus = {-0.0}, float[4] ones = {1, 1, 1, 1},
  float[1,1,1] high = {1},
  int64[1] none = {0}, int64[1] end = {9223372036854775807}, int64[1] last = {-1}, int64[4] nothing = {0, 0, 0, 0},
- int64[2] once = {1, 1}, int64[2] same = {0, 4}, int64[2] rest = {0, -1}, int64[1] unit = {1}>"""
+ int64[2] once = {1, 1}, int64[2] same = {0, 4}, int64[2] rest = {0, -1}, int64[1] unit = {1},
+ bool yes = {1}, bool no = {0}>"""
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,7 @@ CONSTANTS = """<float one = {1}, float zero = {0}, float minus = {-0.0}, float[4
         *("Cast<to = 1>(t)", "Transpose<perm = [0, 1]>(t)", "Reshape(t, same)", "Reshape(t, rest)", "Expand(t, once)"),
         *("Slice(t, none, end)", "Slice(t, none, end, last, unit)", "Pad(t, nothing)", "Tile(t, once)"),
         *("Concat<axis = 0>(t)", "Sum(t)", "Max(t)", "Clip(t)", "Dropout(t)", "Flatten(t)"),
+        *("Where(yes, t, zero)", "Where(no, one, t)"),
         *("Split<axis = 1, num_outputs = 1>(t)", "ReduceMean<noop_with_empty_axes = 1>(t)"),
     ],
 )
@@ -45,6 +47,7 @@ def test_what_changes_nothing_falls_away(node: str) -> None:
         ("Sub(one, t)", "B,4"),
         ("Div(one, t)", "B,4"),
         ("Sub(zero, t)", "B,4"),
+        ("Where(yes, zero, t)", "B,4"),
     ],
 )
 def test_what_changes_the_values_or_the_shape_stays(node: str, shape: str) -> None:

@@ -27,7 +27,9 @@ from aot.graph_state import State
 SITES = 3
 """Sites of a pass that are checked."""
 SECONDS = 3.0
-"""All checks of one run over the passes stop after that."""
+"""After that only one site of each pass is checked."""
+_PATIENCE = 5
+"""How many times that, before nothing is checked any more."""
 _HEAVY, _HEAVIEST = 1 << 27, 1 << 30
 """Bytes of weights up to which a part, and the whole graph, is run."""
 _AROUND = ((0, 0), (2, 0), (6, 4))
@@ -62,7 +64,8 @@ class Check:
     """Watches passes; see the module's docstring.
 
     whole: compare the whole graph after every change instead, and with the first in the end (`total`). budget: seconds
-    after which to stop, where it is not whole. Raises GraphError for a pass that changes what the graph computes.
+    after which a pass has only one site checked, where it is not whole. Raises GraphError for a pass that changes what
+    the graph computes.
     """
 
     whole: bool = False
@@ -108,7 +111,8 @@ class Check:
         for target in _unlike(before, after):
             if checked.sites >= SITES:
                 return
-            if self.seconds + time.perf_counter() - start > self.budget:
+            # Of every pass one site, unless that takes far too long.
+            if self.seconds + time.perf_counter() - start > self.budget * (1 if checked.sites else _PATIENCE):
                 checked.unchecked[f"the {self.budget:g} s for checks were spent"] += 1
                 return
             self._compare(one, before, after, target, checked)

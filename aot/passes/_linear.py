@@ -15,6 +15,9 @@ Array = np.ndarray[Any, Any]
 
 _MOST_CHANNELS = 1 << 16
 
+# Elements of a weight that is kept as it was before rounding.
+_KEPT = 1 << 20
+_EXACT = "before rounding"
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 
 LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -213,7 +216,7 @@ def fold_ahead(model: ir.Model, layer: Layer, x: ir.Value, a: Array, b: Array) -
 
 def _bias(layer: Layer) -> Array | None:
     """The bias in FP64, the factor that Gemm has for it included."""
-    data = array(layer.bias)
+    data = _exact(layer.bias) if layer.bias is not None else None
     if data is None:
         return None
     wide: Array = data.astype(np.float64) * attribute(layer.node, "beta", 1.0)
@@ -246,7 +249,7 @@ def _along(layer: Layer, a: Array, axis: int) -> Array:
 
 def _matrix(layer: Layer) -> Array:
     """The weight as [outputs, inputs] in FP64, summed over the window. For Conv, Gemm and MatMul."""
-    weight = np.asarray(array(layer.weight), np.float64)
+    weight = np.asarray(_exact(layer.weight), np.float64)
     if layer.node.op_type != "Conv":
         return weight if attribute(layer.node, "transB", 0) else weight.T
     window = weight.reshape(*weight.shape[:2], -1).sum(-1)
@@ -259,12 +262,27 @@ def _matrix(layer: Layer) -> Array:
 
 def _rescaled(model: ir.Model, layer: Layer, factor: Array) -> ir.Value | None:
     """The weight times `factor`, computed in FP64 and rounded once; None where it overflows."""
-    weight = np.asarray(array(layer.weight))
+    exact = np.asarray(_exact(layer.weight)) * factor
+    rounded = _rounded(model, f"{layer.weight.name}_folded", exact, layer.weight)
+    if np.isfinite(np.asarray(array(rounded), np.float32)).all():
+        return rounded
+    del model.graph.initializers[str(rounded.name)]
+    return None
+
+
+def _rounded(model: ir.Model, name: str, exact: Array, like: ir.Value) -> ir.Value:
+    """A constant of the dtype of `like`. What it was rounded from is kept, so that several folds round it once."""
     with np.errstate(over="ignore"):
-        scaled = (weight * factor).astype(weight.dtype)
-    if not np.isfinite(scaled.astype(np.float32)).all():
-        return None
-    return constant(model, f"{layer.weight.name}_folded", scaled)
+        value = constant(model, name, exact.astype(np.asarray(array(like)).dtype))
+    if exact.size <= _KEPT:
+        value.meta[_EXACT] = (value.const_value, exact)
+    return value
+
+
+def _exact(value: ir.Value) -> Array | None:
+    """The contents of a constant, before it was rounded where that is known."""
+    of, exact = value.meta.get(_EXACT, (None, None))
+    return exact if of is not None and of is value.const_value else array(value)
 
 
 def _write(
@@ -275,9 +293,8 @@ def _write(
     attributes = {name: found for name, found in node.attributes.items() if name != "beta"}
     bias = None
     if shift is not None:
-        dtype = np.asarray(array(layer.weight)).dtype
         full = shift if shift.ndim > 1 else np.broadcast_to(shift, layer.outputs)
-        bias = constant(model, f"{layer.weight.name}_folded_bias", full.astype(dtype))
+        bias = _rounded(model, f"{layer.weight.name}_folded_bias", full, layer.weight)
     # The layer is what a reader looks for, so its name and metadata are the ones to keep.
     if node.op_type != "MatMul" or bias is None:
         replace(top, node.op_type, [data, weight, *([bias] if bias is not None else [])], attributes, like=node)

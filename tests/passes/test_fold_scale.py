@@ -253,6 +253,31 @@ def test_a_norm_in_training_mode_stays() -> None:
     assert any("training" in reason for reason in refused(passes.fold_batch_norm, text))
 
 
+def test_a_weight_is_rounded_once_however_much_is_folded_into_it() -> None:
+    w, s, t = normal(4, 3, 1, 1), normal(4, 1, 1), normal(1)
+    model = model_of(
+        """(float[2,3,5,5] x) => (float[2,4,5,5] y)
+        { a = Conv(x, w)  n = BatchNormalization(a, g, b, m, v)  d = Mul(n, s)  y = Mul(d, t) }""",
+        w=w,
+        s=s,
+        t=t,
+        **NORM,
+    )
+    assert passes.fold_batch_norm(model) + passes.fold_scale(model) == 3
+    (conv,) = model.graph
+    folded = conv.inputs[1]
+    assert folded is not None
+    assert folded.const_value is not None
+    gamma, var = NORM["g"].astype(np.float64), NORM["v"].astype(np.float64)
+    exact = (
+        w
+        * (gamma / np.sqrt(var + float(np.float32(1e-5)))).reshape(-1, 1, 1, 1)
+        * s.reshape(-1, 1, 1, 1)
+        * np.float64(t)
+    )
+    np.testing.assert_array_equal(folded.const_value.numpy(), exact.astype(np.float32))
+
+
 def test_a_sign_is_the_layer_s_own() -> None:
     model = model_of(
         "(float[2,3,5,5] x) => (float[2,4,5,5] y) { a = Conv(x, w, c)  y = Neg(a) }", w=normal(4, 3, 1, 1), c=normal(4)

@@ -66,6 +66,11 @@ FOUND: dict[str, str | tuple[int, str]] = {
         { n = BatchNormalization(c, s, b, m, v)  y = Add(x, n) }
         """,
     ),
+    "gate and up, one of which is an output": """
+        g (float[A,B,2] x) => (float[A,B,2] y, float[A,B,2] gate)
+        <float[2,2] v = {1, 2, 3, 4}, float[2,2] w = {0.5, -1, 2, 1}>
+        { gate = MatMul(x, v)  up = MatMul(x, w)  y = Mul(gate, up) }
+    """,
     "a cast of a squeezed constant and back": """
         g (int64[A] x) => (int64[A] y) <int64[1] axis = {-1}>
         { c = Constant<value = int64[1] {1}>()  s = Squeeze(c, axis)  f = Cast<to = 1>(s)  i = Cast<to = 7>(f)

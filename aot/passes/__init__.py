@@ -27,6 +27,7 @@ from aot.passes.merge_casts import merge_casts
 from aot.passes.merge_clips import merge_clips
 from aot.passes.merge_concats import kept_picks, merge_concats
 from aot.passes.merge_pads import merge_pads
+from aot.passes.merge_projections import merge_gate_up, merge_qkv
 from aot.passes.merge_slices import merge_slices
 from aot.passes.no_ops import drop_no_ops
 from aot.passes.packed_heads import packed_picks, split_heads
@@ -106,6 +107,8 @@ PASSES: tuple[Pass, ...] = (
     rotary_scale,
     fold_scale,
     sequence_parts,
+    merge_qkv,
+    merge_gate_up,
     packed_picks,
     split_slices,
     split_heads,

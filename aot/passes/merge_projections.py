@@ -43,7 +43,7 @@ def _own(value: ir.Value | None, node: ir.Node) -> bool:
 
 def _linear(product: ir.Node) -> _Linear | None:
     weight, result = product.inputs[1], product.outputs[0]
-    if weight is None or weight.is_graph_input() or not _own(weight, product) or weight.const_value is None:
+    if result.is_graph_output() or weight is None or weight.is_graph_input() or not _own(weight, product) or weight.const_value is None:
         return None
     if len(weight.const_value.shape) != 2 or weight.dtype is None or weight.dtype.bitwidth < 16:
         return None
@@ -52,7 +52,7 @@ def _linear(product: ir.Node) -> _Linear | None:
         return _Linear(product, product, weight, None)
     bias = add.inputs[1 - tuple(add.inputs).index(result)]
     fits = bias is not None and bias.const_value is not None and not bias.is_graph_input()
-    if not fits or dims(bias) != (weight.const_value.shape[1],):
+    if not fits or dims(bias) != (weight.const_value.shape[1],) or add.outputs[0].is_graph_output():
         return _Linear(product, product, weight, None)
     return _Linear(product, add, weight, bias)
 

@@ -37,11 +37,16 @@ def share_subexpressions(model: ir.Model, skip: Skip) -> int:
 
 
 def _share_constants(model: ir.Model) -> int:
-    """Bytes are compared only where types, shapes and a few elements agree, so that large weights stay unread."""
+    """Bytes are compared only where types, shapes and a few elements agree, so that large weights stay unread.
+
+    What a pass makes of weights when the graph is written is not looked at: it would be made for that alone.
+    """
     alike: defaultdict[_Key, list[ir.Value]] = defaultdict(list)
     for value in model.graph.initializers.values():
         tensor = value.const_value
-        if tensor is not None and not value.is_graph_input() and tensor.dtype != ir.DataType.STRING:
+        if tensor is None or isinstance(tensor, ir.LazyTensor) or tensor.dtype == ir.DataType.STRING:
+            continue
+        if not value.is_graph_input():
             alike[tensor.dtype, tuple(tensor.shape.numpy())].append(value)
     changed = 0
     for values in alike.values():

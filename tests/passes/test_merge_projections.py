@@ -131,3 +131,11 @@ def test_keys_and_values_of_two_attentions_over_one_memory_are_two_products() ->
     assert merge_qkv(model) == 2
     assert (ops(model)["MatMul"], ops(model)["Split"]) == (6, 2)
     np.testing.assert_allclose(run_by_onnxruntime(model, **feed), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_gate_or_up_that_is_an_output_of_the_graph_stays() -> None:
+    weights = "float[2,2] g = {1, 2, 3, 4}, float[2,2] u = {4, 3, 2, 1}"
+    for shown in ("a", "b"):
+        text = f"""(float[B,2] x) => (float[B,2] y, float[B,2] {shown}) <{weights}>
+        {{ a = MatMul(x, g)  s = Sigmoid(a)  b = MatMul(x, u)  y = Mul(s, b) }}"""
+        assert refused(merge_gate_up, text) == []

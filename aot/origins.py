@@ -132,10 +132,10 @@ def by_value(model: ir.Model) -> dict[str, Origin]:
 def inherit(model: ir.Model, before: Mapping[str, Origin], made: Iterable[ir.Node] | None = None) -> None:
     """Give every node that a rewrite made and left without origin that of what it replaced.
 
-    `made` are the nodes that may lack one, by default all. `before` is `by_value` of the model before the rewrite. In this order: the origin of the node that computed a value
-    of the same name, whose place the new node took, or of the name that its own is derived from (`NAME_...`); of the
-    first node that reads it, which it was made for; of the first it reads; of the node whose subgraph holds it; else it
-    belongs to the model itself, whose module path is empty.
+    `made` are the nodes that may lack one, by default all. `before` is `by_value` of the model before the rewrite. In
+    this order: the origin of the node that computed a value of the same name, whose place the new node took, or of the
+    name that its own is derived from (`NAME_...`); of the first node that reads it, which it was made for; of the first
+    it reads; of the node whose subgraph holds it; else it belongs to the model itself, whose module path is empty.
     """
     fresh = [node for node in (every_node(model) if made is None else made) if of(node) is None]
     for node in fresh:

@@ -43,7 +43,9 @@ def _own(value: ir.Value | None, node: ir.Node) -> bool:
 
 def _linear(product: ir.Node) -> _Linear | None:
     weight, result = product.inputs[1], product.outputs[0]
-    if result.is_graph_output() or weight is None or weight.is_graph_input() or not _own(weight, product) or weight.const_value is None:
+    if result.is_graph_output() or weight is None or weight.is_graph_input() or weight.const_value is None:
+        return None
+    if not _own(weight, product):
         return None
     if len(weight.const_value.shape) != 2 or weight.dtype is None or weight.dtype.bitwidth < 16:
         return None

@@ -78,6 +78,15 @@ def turn_around(model: ir.Model) -> None:
         replace(node, "Concat", list(node.inputs)[::-1], {"axis": 0})
 
 
+def associate(model: ir.Model) -> None:
+    """(x s) k = x (s k)."""
+    first, last = nodes(model, "Mul")
+    (x, s), k = first.inputs, last.inputs[1]
+    inner = ir.node("Mul", [s, k], name="inner")
+    model.graph.insert_before(last, inner)
+    replace(last, "Mul", [x, inner.outputs[0]])
+
+
 def scale_afterwards(model: ir.Model) -> None:
     """(k x) w = k (x w)."""
     (product,) = nodes(model, "MatMul")
@@ -162,6 +171,10 @@ RIGHT = {
         """(float[B,64] x, float[64,8] w) => (float[B,8] y) <float k = {0.3}>
         { a = Mul(x, k)  y = MatMul(a, w) }""",
         scale_afterwards,
+    ),
+    "no more than the last digit of the inputs, one without dims among them, is worth": (
+        "(float[B,4] x, float s) => (float[B,4] y) <float k = {1000}> { a = Mul(x, s)  b = Mul(a, k)  y = Sin(b) }",
+        associate,
     ),
 }
 

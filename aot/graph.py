@@ -140,7 +140,9 @@ def run_passes(passes: Iterable[Pass], model: ir.Model, watch: Watch | None = No
                 state = _timed(one, done[one.name], state, watch)
                 seen[one.name] = state
         if state is start:
-            break
+            if not complete(state):
+                break
+            seen.clear()  # the dims that passes found tell more of those behind them
     return list(done.values())
 
 

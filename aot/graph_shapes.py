@@ -34,8 +34,11 @@ def infer_shapes(model: ir.Model) -> None:
     complete(State.of(model))
 
 
-def complete(state: State, changed: Iterable[ir.Node] | None = None) -> None:
-    """`infer_shapes` for all nodes; where only some have `changed` since the last time, for what follows from them."""
+def complete(state: State, changed: Iterable[ir.Node] | None = None) -> bool:
+    """`infer_shapes` for all nodes; where only some have `changed` since the last time, for what follows from them.
+
+    Returns whether that told anything new.
+    """
     for key, tensor in state.constants.items():
         _learn(state.values[key], tensor)
     wanted, held = set[ir.Node](), _Held(state)
@@ -45,13 +48,17 @@ def complete(state: State, changed: Iterable[ir.Node] | None = None) -> None:
         if any(map(_lacks, node.outputs)):
             wanted.add(state.outermost(node))
     if not wanted:
-        return
+        return False
+    new = False
     names = _Symbols(state)
     for graph in _graphs(_inferred(state, _with_shape_arithmetic(state, wanted), held, taken=names.old).graph):
         for info in (*graph.value_info, *graph.input, *graph.output):
             value = state.values[info.name]
             if _lacks(value):
+                before = value.shape, value.type
                 _take(value, info.type, names)
+                new |= before != (value.shape, value.type)
+    return new
 
 
 def _behind(state: State, changed: set[ir.Node]) -> Iterator[ir.Node]:

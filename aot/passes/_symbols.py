@@ -100,25 +100,28 @@ def divide(a: int | Polynomial, b: int | Polynomial) -> int | Polynomial:
 
 
 def quotient(a: int | Polynomial, b: int | Polynomial) -> int | Polynomial | None:
-    """a/b where b is a product that every term of a contains, so that nothing is left over; else None.
+    """a/b where nothing is left over; else None. Long division, the monomials of the highest degree first.
 
     Where b is zero there is no quotient to be wrong about.
     """
     if b == 0:
         raise ZeroDivisionError
-    if a == b:
-        return 1
-    if len(_terms(b)) != 1:
-        return None
-    ((by, divisor),) = _terms(b).items()
-    found: dict[_Monomial, int] = {}
-    for atoms, factor in _terms(a).items():
-        left = Counter(atoms)
+    by, divisor = max(_terms(b).items(), key=_degree)
+    found: int | Polynomial = 0
+    while a != 0:
+        top, factor = max(_terms(a).items(), key=_degree)
+        left = Counter(top)
         left.subtract(by)
         if factor % divisor or min(left.values(), default=0) < 0:
             return None
-        found[tuple(sorted(left.elements()))] = factor // divisor
-    return _made(found)
+        step = _made({tuple(sorted(left.elements())): factor // divisor})
+        found, a = found + step, a - step * b
+    return found
+
+
+def _degree(term: tuple[_Monomial, int]) -> tuple[int, _Monomial]:
+    """The order of monomials: one that stays as it is when both are multiplied with a third."""
+    return len(term[0]), term[0]
 
 
 def opaque(op: str, *numbers: int | Polynomial) -> Polynomial:

@@ -97,10 +97,13 @@ class _Region:
     def saved(self) -> int:
         """How many views fewer there are with the region moved; a chain of views counts as the shortest there is."""
         total = 0
+        inside = {value for node in self.moves for value in node.outputs}
         for value in self.entries():
             alone = not value.is_graph_output() and all(use.node in self.moves for use in value.uses())
             maker = made_by(value, *VIEWS)
-            if self.source(value) is not None and maker is not None:
+            if maker is not None and chain(maker)[0].inputs[0] in inside:
+                total -= 1  # It left the region, where its views are counted, and comes back through a Transpose.
+            elif self.source(value) is not None and maker is not None:
                 total += _steps(chain(maker)) - _steps(chain(maker)[:-1]) if alone else 0
             else:
                 found = chain(maker) if maker is not None and alone else []

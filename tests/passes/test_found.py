@@ -71,6 +71,25 @@ FOUND: dict[str, str | tuple[int, str]] = {
         <float[2,2] v = {1, 2, 3, 4}, float[2,2] w = {0.5, -1, 2, 1}>
         { gate = MatMul(x, v)  up = MatMul(x, w)  y = Mul(gate, up) }
     """,
+    "a transpose that leaves a region of transposed nodes and comes back into it": """
+        g (float[A,4,4] x) => (float[A,4,4] y) <bool[1,1] c = {0}>
+        { a = Transpose<perm = [0, 2, 1]>(x)  n = Neg(a)  b = Transpose<perm = [0, 2, 1]>(n)  y = Where(c, a, b) }
+    """,
+    "a dim that is what another one gets by padding": """
+        g (float[A,B,8] x, float[A,2,3,B,4] z) => (float[A,2,C,4] y)
+        <int64[6] pads = {0, 1, 0, 0, 1, 0}, int64[4] apart = {-1, 0, 2, 4},
+         int64[10] more = {0, 0, 0, 0, 0, 0, 0, 0, 2, 0}, int64[1] two = {2}>
+        { v = Pad(x, pads)  h = Reshape(v, apart)  t = Transpose<perm = [0, 2, 1, 3]>(h)  s = Shape(t)
+          w = Pad(z, more)  m = ReduceMax<keepdims = 0>(w, two)  r = Reshape(m, s)  y = Add(t, r) }
+    """,
+    "a dim that a product has from a reshape": """
+        g (bool[A,B] m, float[A,2,2,B] k, float[A,B,4] x) => (float[A,1,1,B] y)
+        <int64[4] heads = {-1, 0, 2, 2}, float low = {-30000}, float[1] zero = {0}, int64[1] start = {0},
+         int64[1] end = {1}, int64[2] ones = {1, 1}>
+        { h = Reshape(x, heads)  t = Transpose<perm = [0, 2, 1, 3]>(h)  p = MatMul(t, k)  s = Shape(p)
+          b = Slice(s, start, end, start)  l = Shape<start = 1>(m)  n = Concat<axis = 0>(b, ones, l)
+          r = Reshape(m, n)  y = Where(r, zero, low) }
+    """,
     "a cast of a squeezed constant and back": """
         g (int64[A] x) => (int64[A] y) <int64[1] axis = {-1}>
         { c = Constant<value = int64[1] {1}>()  s = Squeeze(c, axis)  f = Cast<to = 1>(s)  i = Cast<to = 7>(f)

@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from aot import origins
 from aot.graph_shapes import complete, infer_shapes
-from aot.graph_state import State, bodies
+from aot.graph_state import State, bodies, read_small
 from aot.origins import Origin
 
 __all__ = [
@@ -129,6 +129,7 @@ def run_passes(passes: Iterable[Pass], model: ir.Model, watch: Watch | None = No
     `watch(pass, before, after)` sees every change. A pass that the list holds more than once is counted once.
     """
     passes = tuple(passes)
+    read_small(model)
     done = {one.name: Applied(one.name) for one in passes}
     state = State.of(model)
     complete(state)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import onnx
 
 
+_SMALL = 1 << 12
+"""Elements."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeState:
     """A node: (domain, op type, overload), its attributes, and the keys of what it reads and makes ("" for nothing)."""
@@ -84,7 +88,7 @@ class State:
             self.constants[name] = self.values[name].const_value
         nodes = tuple(graph)
         for node in nodes:
-            attributes = tuple(node.attributes.values()) if node.attributes else ()
+            attributes = tuple(node.attributes.data.values())
             read = tuple([key(value) for value in node.inputs])
             made = tuple([key(value) for value in node.outputs])
             domain, op = node.domain, node.op_type
@@ -94,6 +98,8 @@ class State:
             for name in made:
                 self.maker[name] = node
             for attribute in attributes:
+                if attribute.type is not _GRAPH and attribute.type is not _GRAPHS:
+                    continue
                 for index, body in enumerate(bodies(attribute)):
                     self._take(body, node, f"{place}{node.name or made[0]}.{attribute.name}.{index}/", keys)
         outputs = tuple([key(value) for value in graph.outputs])
@@ -128,7 +134,47 @@ class State:
                 yield from (key for key in graph.outputs if key not in inside)
 
 
+def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
+    """What a Constant node holds, None for any other."""
+    if node.op_type != "Constant" or node.domain:
+        return None
+    held = node.attributes.data.get("value")
+    # onnx_ir's own way is many times slower, but knows the other attributes.
+    return held.value if held is not None else ir.convenience.get_const_tensor(node.outputs[0])
+
+
+def read_small(model: ir.Model) -> None:
+    """Take small constants out of the messages that a file was parsed to, which parse and copy them at every access."""
+    for value in model.graph.initializers.values():
+        if value.const_value is not None:
+            value.const_value = _read(value.const_value)
+    for node in walk(model.graph):
+        held = node.attributes.data.get("value") if node.op_type == "Constant" else None
+        if held is not None and not node.domain and held.type is ir.AttributeType.TENSOR:
+            read = _read(held.value)
+            if read is not held.value:
+                node.attributes["value"] = ir.AttrTensor("value", read)
+
+
+def _read(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if not isinstance(tensor, ir.serde.TensorProtoTensor) or tensor.dtype == ir.DataType.STRING:
+        return tensor
+    if tensor.dtype.bitwidth < 8 or tensor.size > _SMALL:
+        return tensor
+    return ir.Tensor(tensor.numpy(), tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
+
+
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+
+
+def walk(graph: ir.Graph) -> Iterator[ir.Node]:
+    """As `graph.all_nodes()`, several times faster: the nodes, those of a body behind the node that holds it."""
+    for node in graph:
+        yield node
+        for attribute in node.attributes.data.values():
+            if attribute.type is _GRAPH or attribute.type is _GRAPHS:
+                for body in bodies(attribute):
+                    yield from walk(body)
 
 
 def bodies(attribute: ir.Attr) -> tuple[ir.Graph, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph_shapes import made_up
+from aot.graph_state import constant_of, walk
 
 Dim = int | str | None
 
@@ -18,8 +19,8 @@ def nodes(model: ir.Model, *ops: str) -> Iterator[ir.Node]:
 
     The list is taken beforehand; nodes that a rewrite has removed meanwhile are passed over.
     """
-    for node in tuple(model.graph.all_nodes()):
-        if node.domain == "" and node.op_type in ops and node.graph is not None:
+    for node in [node for node in walk(model.graph) if node.op_type in ops]:
+        if node.domain == "" and node.graph is not None:
             yield node
 
 
@@ -46,10 +47,8 @@ def tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
         return None
     if value.const_value is not None:
         return value.const_value
-    node = made_by(value, "Constant")
-    held = node.attributes.get("value") if node is not None else None
-    # onnx_ir's own way is many times slower, but knows the other attributes.
-    return held.value if held is not None else ir.convenience.get_const_tensor(value) if node is not None else None
+    node = value.producer()
+    return constant_of(node) if node is not None else None
 
 
 def array(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
@@ -122,7 +121,7 @@ def constant(model: ir.Model, name: str, data: np.ndarray[Any, Any]) -> ir.Value
     while unique in taken:
         count += 1
         unique = f"{name}_{count}"
-    tensor = ir.tensor(data, name=unique)
+    tensor = ir.Tensor(data, name=unique)
     value = ir.Value(name=unique, shape=ir.Shape(data.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
     model.graph.register_initializer(value)
     return value

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.passes._edit import array, attribute, before, constant, dims, made_by, only_user, replace
+from aot.passes._edit import tensor as constant_tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -74,7 +75,7 @@ def read_layer(node: ir.Node | None) -> Layer | None:
     if node is None or node.domain or node.op_type not in LAYERS:
         return None
     weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
-    tensor = ir.convenience.get_const_tensor(weight) if weight is not None and not weight.is_graph_input() else None
+    tensor = constant_tensor(weight)
     if weight is None or tensor is None or not tensor.dtype.is_floating_point() or tensor.dtype.bitwidth < 16:
         return None
     if bias is not None and array(bias) is None:
@@ -142,9 +143,7 @@ def affine(node: ir.Node) -> Affine | None:
             return None
         return Affine(x, -np.ones(()), np.zeros(()), x.dtype.numpy())
     left, right = node.inputs
-    constants = [
-        ir.convenience.get_const_tensor(v) if v is not None and not v.is_graph_input() else None for v in node.inputs
-    ]
+    constants = [constant_tensor(value) for value in node.inputs]
     if left is None or right is None or (constants[0] is None) == (constants[1] is None):
         return None
     value, tensor = (left, constants[1]) if constants[0] is None else (right, constants[0])

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import LiftSubgraphInitializersToMainGraphPass
 
 from aot.graph import Skip, graph_pass
+from aot.graph_state import walk
 from aot.passes._compute import Array, Unfoldable, compute, foldable
 from aot.passes._compute_elementwise import cast
 from aot.passes._edit import attribute, replace, tensor
@@ -43,7 +44,7 @@ def fold_constants(model: ir.Model, skip: Skip) -> int:
     if any(graph.initializers for graph in model.graph.subgraphs()):
         LiftSubgraphInitializersToMainGraphPass()(model)
     folding = _Folding(model)
-    for node in model.graph.all_nodes():
+    for node in walk(model.graph):
         folding.visit(node)
     return folding.write(skip)
 
@@ -205,7 +206,7 @@ class _Folding:
         if isinstance(held, np.ndarray):
             if not held.flags.c_contiguous and held.nbytes <= SMALL:
                 held = held.copy()  # a larger one stays a view of what is mapped from the file
-            held = ir.tensor(held)
+            held = ir.Tensor(held)
         initializers = self.model.graph.initializers
         name, count = value.name or "constant", 1
         while name in initializers:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
+from aot.graph_state import walk
 from aot.passes._contents import Contents, Number
 from aot.passes._contents_shapes import target
 from aot.passes._edit import array, attribute, bypass, constant, nodes, replace, tensor
@@ -58,7 +59,7 @@ def _sweep(model: ir.Model, skip: Skip) -> int:
     known: dict[Hashable, ir.Value] = {}
     runs: dict[Hashable, _Run] = {}
     changed = 0
-    for node in tuple(model.graph.all_nodes()):
+    for node in tuple(walk(model.graph)):
         if node.domain or node.graph is None:
             continue
         contents.visit(node)

@@ -7,19 +7,22 @@ what computes shapes comes along, so that the contents of shape tensors are foll
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from aot.graph_state import State, write_constant, write_nodes, write_value
+from aot.graph_state import State, bodies, constant_of, write_constant, write_nodes, write_value
 
 if TYPE_CHECKING:
     import onnx
 
 _SMALL = 64
 """Elements up to which a constant may be a shape, axes or the like, which sizes follow from."""
+_LONG = 1 << 16
+"""Elements beyond which the contents of a vector are not followed: onnx keeps a number for each, of any dtype."""
 _COUNTER = "aot.unknown_dims"
+_ASKED = "aot.asked"
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 
 log = logging.getLogger(__name__)
@@ -41,34 +44,86 @@ def complete(state: State, changed: Iterable[ir.Node] | None = None) -> bool:
     """
     for key, tensor in state.constants.items():
         _learn(state.values[key], tensor)
-    wanted, held = set[ir.Node](), _Held(state)
-    for node in state.nodes if changed is None else _behind(state, set(changed)):
-        if _is_constant(node) and _lacks(node.outputs[0]):
+    held = _Held(state)
+    if changed is None:
+        return bool(_ask(state, state.nodes, held))
+    better = _ask(state, _behind(state, set(changed), _holds_integers), held)
+    if better:
+        readers = {node for node, at in state.nodes.items() if not better.isdisjoint(at.inputs)}
+        _ask(state, _behind(state, readers, _tells_more), held, again=True)
+    return bool(better)
+
+
+def _behind(state: State, changed: set[ir.Node], better: Callable[[ir.Value], bool]) -> Iterator[ir.Node]:
+    """`changed`, and the nodes behind them that read what may be `better` known now."""
+    keys: set[str] = set()
+    for node, at in state.nodes.items():
+        if node in changed or (keys and not keys.isdisjoint(at.inputs)):
+            yield node
+            if any(map(better, node.outputs)):
+                keys.update(at.outputs)
+
+
+def _holds_integers(value: ir.Value) -> bool:
+    """Whether a value has contents from which sizes may follow."""
+    return value.dtype in _INTEGERS and _may_be_a_shape(value)
+
+
+def _tells_more(value: ir.Value) -> bool:
+    return _lacks(value) or _holds_integers(value)
+
+
+def _ask(state: State, nodes: Iterable[ir.Node], held: _Held, *, again: bool = False) -> set[str]:
+    """Infer what is not known of the results of `nodes`; returns the keys of what is known better now.
+
+    Where nothing of what a node reads has changed since it was asked last it is not asked, unless `again`.
+    """
+    asked, wanted = [], set[ir.Node]()
+    for node in nodes:
+        if not any(map(_lacks, node.outputs)):
+            continue
+        if _is_constant(node):
             _learn(node.outputs[0], held(state.nodes[node].outputs[0]))
-        if any(map(_lacks, node.outputs)):
+        elif again or _is_new(node):
+            asked.append(node)
             wanted.add(state.outermost(node))
     if not wanted:
-        return False
-    new = False
-    names = _Symbols(state)
-    for graph in _graphs(_inferred(state, _with_shape_arithmetic(state, wanted), held, taken=names.old).graph):
-        for info in (*graph.value_info, *graph.input, *graph.output):
-            value = state.values[info.name]
-            if _lacks(value):
-                before = value.shape, value.type
-                _take(value, info.type, names)
-                new |= before != (value.shape, value.type)
-    return new
-
-
-def _behind(state: State, changed: set[ir.Node]) -> Iterator[ir.Node]:
-    """`changed`, and behind them the nodes whose results get to be known better with those of the node before."""
+        return set()
     better: set[str] = set()
-    for node, at in state.nodes.items():
-        if node in changed or not better.isdisjoint(at.inputs):
-            yield node
-            if any(value.dtype in _INTEGERS or _lacks(value) for value in node.outputs):
-                better.update(at.outputs)
+    names = _Symbols(state)
+    part = _with_shape_arithmetic(state, wanted)
+    keys = {key for node in part for key in (*state.reads(node), *state.nodes[node].outputs) if key}
+    # Where a long vector occurs, what does not follow from contents is told first, while its length can be said.
+    for contents in (False, True) if any(_is_long(state.values[key]) for key in keys) else (True,):
+        for graph in _graphs(_inferred(state, part, held, taken=names.old, contents=contents).graph):
+            for info in (*graph.value_info, *graph.input, *graph.output):
+                value = state.values[info.name]
+                if _lacks(value):
+                    before = value.shape, value.type
+                    _take(value, info.type, names)
+                    if before != (value.shape, value.type):
+                        better.add(info.name)
+    for node in asked:
+        node.meta[_ASKED] = _question(node)
+    return better
+
+
+def _is_new(node: ir.Node) -> bool:
+    question = _question(node)
+    return question is None or node.meta.get(_ASKED) != question
+
+
+def _question(node: ir.Node) -> tuple[object, ...] | None:
+    """All that the shapes of a node's results follow from; None where contents that are computed may be part of it."""
+    known: list[object] = [tuple(node.attributes.data.values())]
+    read = [value for value in node.inputs if value is not None]
+    for attribute in node.attributes.data.values():
+        read += [value for body in bodies(attribute) for value in (*body.inputs, *body.outputs)]
+    for value in read:
+        if value.const_value is None and _holds_integers(value):
+            return None
+        known.append((value.const_value, value.type, value.shape.dims if value.shape is not None else None))
+    return tuple(known)
 
 
 def forget_wrong_shapes(model: ir.Model) -> bool:
@@ -122,8 +177,7 @@ class _Held:
     def __call__(self, key: str) -> ir.TensorProtocol | None:
         if key not in self._known:
             maker = self._state.maker.get(key)
-            constant = maker is not None and _is_constant(maker)
-            self._known[key] = ir.convenience.get_const_tensor(self._state.values[key]) if constant else None
+            self._known[key] = constant_of(maker) if maker is not None else None
         return self._known[key]
 
 
@@ -152,12 +206,29 @@ def _may_be_a_shape(value: ir.Value) -> bool:
     return value.shape is None or len(value.shape) <= 1
 
 
+def _is_long(value: ir.Value) -> bool:
+    shape = value.shape
+    return shape is not None and len(shape) == 1 and isinstance(shape[0], int) and shape[0] > _LONG
+
+
 def _inferred(
-    state: State, nodes: Sequence[ir.Node], held: _Held, *, stated: bool = True, taken: Iterable[str] = ()
+    state: State,
+    nodes: Sequence[ir.Node],
+    held: _Held,
+    *,
+    stated: bool = True,
+    taken: Iterable[str] = (),
+    contents: bool = True,
 ) -> onnx.ModelProto:
     """The small model of `nodes`, with what onnx infers of it from what it reads, and from what is known of the rest
-    where it is `stated`. Dims that it names get none of the names that are `taken`."""
+    where it is `stated`. Dims that it names get none of the names that are `taken`. contents: follow those of vectors,
+    whose length is left open where it is long."""
     import onnx
+
+    def write(proto: onnx.ValueInfoProto, key: str, *unknown: Callable[[str | None], bool]) -> None:
+        write_value(proto, key, state.values[key], *unknown)
+        if contents and _is_long(state.values[key]):
+            proto.type.tensor_type.shape.dim[0].Clear()
 
     model = onnx.ModelProto(ir_version=max(state.model.ir_version or 0, 10))
     for domain, version in state.model.opset_imports.items():
@@ -176,7 +247,7 @@ def _inferred(
             if tensor is not None and tensor.size <= _SMALL and not value.is_graph_input():
                 write_constant(model.graph.initializer.add(), key, tensor)
             elif value.type is not None:
-                write_value(model.graph.input.add(), key, value)
+                write(model.graph.input.add(), key)
         if _is_constant(node):
             continue  # its contents are given where they are read
         inner.append(node)
@@ -184,13 +255,13 @@ def _inferred(
         given.update(made)
         for key in made:
             if key and state.values[key].type is not None and (stated or node.domain):
-                write_value(model.graph.value_info.add(), key, state.values[key], made_up)
+                write(model.graph.value_info.add(), key, made_up)
     write_nodes(model.graph, state, inner)
     # onnx makes up names that no dim of the model has.
     names = onnx.helper.make_tensor_value_info("", onnx.TensorProto.BOOL, sorted(taken))
     model.graph.input.append(names)
     try:
-        found = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=True)
+        found = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=contents)
         found.graph.input.remove(names)
         return found
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:

@@ -167,10 +167,17 @@ def _read(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
+CONTROL = frozenset(("If", "Loop", "Scan"))
+"""The ops whose bodies may be rewritten. Others, such as those of FlexAttention, need not see what is around them."""
+
+
 def walk(graph: ir.Graph) -> Iterator[ir.Node]:
-    """As `graph.all_nodes()`, several times faster: the nodes, those of a body behind the node that holds it."""
+    """As `graph.all_nodes()`, several times faster: the nodes, those of a body of `CONTROL` behind the node that holds
+    it."""
     for node in graph:
         yield node
+        if node.op_type not in CONTROL:
+            continue
         for attribute in node.attributes.data.values():
             if attribute.type is _GRAPH or attribute.type is _GRAPHS:
                 for body in bodies(attribute):

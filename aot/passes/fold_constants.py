@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import LiftSubgraphInitializersToMainGraphPass
 
 from aot.graph import Skip, graph_pass
 from aot.graph_state import walk
@@ -41,12 +41,22 @@ def fold_constants(model: ir.Model, skip: Skip) -> int:
     model larger by more than `GROWTH`: what is larger than `SMALL`, or a weight in another form, takes the place of
     weights that nothing else reads.
     """
-    if any(graph.initializers for graph in model.graph.subgraphs()):
-        LiftSubgraphInitializersToMainGraphPass()(model)
+    _lift(model)
     folding = _Folding(model)
     for node in walk(model.graph):
         folding.visit(node)
     return folding.write(skip)
+
+
+def _lift(model: ir.Model) -> None:
+    """Hold the initializers of bodies in the main graph."""
+    held = model.graph.initializers
+    for body in dict.fromkeys(node.graph for node in walk(model.graph)):
+        for name, value in tuple(body.initializers.items()) if body is not None and body is not model.graph else ():
+            if not value.is_graph_input() and not value.is_graph_output():
+                del body.initializers[name]  # type: ignore[union-attr]
+                value.name = _free(name, held)
+                model.graph.register_initializer(value)
 
 
 class _Folding:
@@ -208,10 +218,7 @@ class _Folding:
                 held = held.copy()  # a larger one stays a view of what is mapped from the file
             held = ir.Tensor(held)
         initializers = self.model.graph.initializers
-        name, count = value.name or "constant", 1
-        while name in initializers:
-            count += 1
-            name = f"{value.name}_{count}"
+        name = _free(value.name or "constant", initializers)
         new = ir.Value(name=name, shape=ir.Shape(held.shape.numpy()), type=ir.TensorType(held.dtype), const_value=held)
         held.name = name
         self.model.graph.register_initializer(new)
@@ -222,6 +229,15 @@ class _Folding:
             replace(node, "Identity", [new])
             return
         value.replace_all_uses_with(new)
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    """`name`, with a number where that is taken."""
+    unique, count = name, 1
+    while unique in taken:
+        count += 1
+        unique = f"{name}_{count}"
+    return unique
 
 
 def _initial(value: ir.Value) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
+from aot.graph_state import CONTROL
 from aot.origins import subgraphs
 from aot.passes._compute import RANDOM
 from aot.passes._edit import refine, replace
@@ -97,7 +98,7 @@ def _share_nodes(graph: ir.Graph, around: Sequence[dict[_Key, ir.Node]]) -> int:
     changed = 0
     for node in tuple(graph):
         inner = tuple(subgraphs(node))
-        for one in inner:
+        for one in inner if node.op_type in CONTROL else ():
             changed += _share_nodes(one, [*around, known])
         if inner or node.domain or node.op_type in RANDOM or not node.inputs:
             continue

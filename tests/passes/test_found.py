@@ -72,8 +72,9 @@ FOUND: dict[str, str | tuple[int, str]] = {
         { gate = MatMul(x, v)  up = MatMul(x, w)  y = Mul(gate, up) }
     """,
     "a transpose that leaves a region of transposed nodes and comes back into it": """
-        g (float[A,4,4] x) => (float[A,4,4] y) <bool[1,1] c = {0}>
-        { a = Transpose<perm = [0, 2, 1]>(x)  n = Neg(a)  b = Transpose<perm = [0, 2, 1]>(n)  y = Where(c, a, b) }
+        g (float[A,6,B] x) => (float[A,B,B] y) <int64[2] parts = {5, 1}, bool[1,1] c = {0}>
+        { p, q = Split<axis = 1>(x, parts)  a = Transpose<perm = [0, 2, 1]>(q)  n = Neg(a)
+          b = Transpose<perm = [0, 2, 1]>(n)  y = Where(c, a, b) }
     """,
     "a dim that is what another one gets by padding": """
         g (float[A,B,8] x, float[A,2,3,B,4] z) => (float[A,2,C,4] y)

@@ -95,7 +95,8 @@ def _ask(state: State, nodes: Iterable[ir.Node], held: _Held, *, again: bool = F
     keys = {key for node in part for key in (*state.reads(node), *state.nodes[node].outputs) if key}
     # Where a long vector occurs, what does not follow from contents is told first, while its length can be said.
     for contents in (False, True) if any(_is_long(state.values[key]) for key in keys) else (True,):
-        for graph in _graphs(_inferred(state, part, held, taken=names.old, contents=contents).graph):
+        found = _inferred(state, part, held, taken=names.old, contents=contents).graph
+        for graph in _graphs(found) if len(state.graphs) > 1 else (found,):
             for info in (*graph.value_info, *graph.input, *graph.output):
                 value = state.values[info.name]
                 if _lacks(value):

@@ -114,17 +114,18 @@ class Contents:
 
     def _learn(self, node: ir.Node) -> None:
         """Say what the dims of the output are, where inference gave them names of its own."""
-        value = node.outputs[0] if node.outputs else None
-        known = dims(value)
-        if known is None or not any(isinstance(dim, str) and made_up(dim) for dim in known):
+        known = dims(node.outputs[0]) if node.outputs else None
+        if known is None or not any([isinstance(dim, str) and made_up(dim) for dim in known]):
             return
-        found = SHAPES[node.op_type](self, node) if node.op_type in SHAPES else None
+        infer = SHAPES.get(node.op_type)
+        found = infer(self, node) if infer is not None else None
         if found is not None and len(found) == len(known):
             for name, size in zip(known, found, strict=True):
                 if isinstance(name, str) and made_up(name) and name not in self._names and size != atom(name):
                     self._names[name] = size
-        for value in node.outputs:
-            if value.shape is not None and any(not isinstance(d, int) and d.value in self._names for d in value.shape):
+        for value in node.outputs if self._names else ():
+            shape = value.shape
+            if shape is not None and any([not isinstance(dim, int) and dim.value in self._names for dim in shape]):
                 self._rename(value)
 
     def _rename(self, value: ir.Value) -> None:

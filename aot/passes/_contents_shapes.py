@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from aot.passes._edit import attribute
+from aot.passes._edit import attribute, dims
 from aot.passes._symbols import Polynomial, at_least, atom, quotient
 
 if TYPE_CHECKING:
@@ -49,8 +49,18 @@ def broadcast(shapes: Sequence[Sequence[Number]]) -> list[Number] | None:
 
 
 def _elementwise(contents: Contents, node: ir.Node) -> list[Number] | None:
+    after = dims(node.outputs[0])
+    if all([_adds_nothing(dims(value), after) for value in node.inputs]):
+        return None
     shapes = [shape for value in node.inputs if (shape := contents.dims(value)) is not None]
     return broadcast(shapes) if len(shapes) == len(node.inputs) else None
+
+
+def _adds_nothing(before: Sequence[object] | None, after: Sequence[object] | None) -> bool:
+    """Whether a shape tells no more of what it is broadcast to than is known."""
+    if before == after or before is None or after is None:
+        return True
+    return all([a == 1 or a == b for a, b in zip(reversed(before), reversed(after), strict=False)])
 
 
 def _expanded(contents: Contents, node: ir.Node) -> list[Number] | None:

@@ -70,11 +70,11 @@ def dims(value: ir.Value | None) -> tuple[Dim, ...] | None:
     """
     if value is None or value.shape is None:
         return None
-    known: list[Dim] = []
-    for dim in value.shape:
-        name = dim if isinstance(dim, int) else dim.value
-        known.append(name if isinstance(name, int) or (name and name[0] not in "?*") else None)
-    return tuple(known)
+    return tuple([dim if isinstance(dim, int) else _told(dim.value) for dim in value.shape])
+
+
+def _told(name: Dim) -> Dim:
+    return name if isinstance(name, int) or (name and name[0] not in "?*") else None
 
 
 def refine(value: ir.Value, equal: ir.Value) -> None:

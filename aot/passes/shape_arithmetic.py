@@ -43,11 +43,7 @@ def shape_arithmetic(model: ir.Model, skip: Skip) -> int:
     """
     if not any(map(_computes_sizes, nodes(model, "Shape", "Size", "Reshape", "Expand", "Slice"))):
         return 0
-    changed = 0
-    # What one sweep finds tells the next one more, which is cheaper than to infer shapes in between.
-    while found := _sweep(model, skip):
-        changed += found
-    return changed
+    return _sweep(model, skip)
 
 
 def _computes_sizes(node: ir.Node) -> bool:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +23,8 @@ _MOST_CHANNELS = 1 << 16
 # Elements of a weight that is kept as it was before rounding.
 _KEPT = 1 << 20
 _EXACT = "before rounding"
+# Elements of a weight up to which it is multiplied at once.
+_READ = 1 << 12
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 
 LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -261,6 +267,8 @@ def _matrix(layer: Layer) -> Array:
 
 def _rescaled(model: ir.Model, layer: Layer, factor: Array) -> ir.Value | None:
     """The weight times `factor`, computed in FP64 and rounded once; None where it overflows."""
+    if not layer.narrow and math.prod(layer.shape) > _READ and (abs(factor) <= 1).all():
+        return _multiplied(model, f"{layer.weight.name}_folded", layer.weight, factor)
     exact = np.asarray(_exact(layer.weight)) * factor
     rounded = _rounded(model, f"{layer.weight.name}_folded", exact, layer.weight)
     if np.isfinite(np.asarray(array(rounded), np.float32)).all():
@@ -269,19 +277,50 @@ def _rescaled(model: ir.Model, layer: Layer, factor: Array) -> ir.Value | None:
     return None
 
 
+def _multiplied(model: ir.Model, name: str, weight: ir.Value, factor: Array) -> ir.Value:
+    """The weight times a factor that lets nothing overflow; it is computed when the graph is written."""
+    tensor = constant_tensor(weight)
+    assert tensor is not None
+    dtype = tensor.dtype
+    source, before = _unrounded(weight) or (tensor, ())
+    factors = (*before, factor)
+
+    def multiply() -> ir.TensorProtocol:
+        return ir.Tensor(_product(source, factors).astype(dtype.numpy()))
+
+    value = constant(model, name, np.zeros(0, dtype.numpy()))
+    value.shape = ir.Shape(tensor.shape.numpy())
+    value.const_value = ir.LazyTensor(multiply, dtype=dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name)
+    value.meta[_EXACT] = (value.const_value, source, factors)
+    return value
+
+
+def _product(source: ir.TensorProtocol, factors: Sequence[Array]) -> Array:
+    """In FP64, as the factors are."""
+    return functools.reduce(operator.mul, factors, source.numpy())
+
+
 def _rounded(model: ir.Model, name: str, exact: Array, like: ir.Value) -> ir.Value:
     """A constant of the dtype of `like`. What it was rounded from is kept, so that several folds round it once."""
+    tensor = constant_tensor(like)
+    assert tensor is not None
     with np.errstate(over="ignore"):
-        value = constant(model, name, exact.astype(np.asarray(array(like)).dtype))
+        value = constant(model, name, exact.astype(tensor.dtype.numpy()))
     if exact.size <= _KEPT:
-        value.meta[_EXACT] = (value.const_value, exact)
+        value.meta[_EXACT] = (value.const_value, ir.Tensor(exact), ())
     return value
 
 
 def _exact(value: ir.Value) -> Array | None:
     """The contents of a constant, before it was rounded where that is known."""
-    of, exact = value.meta.get(_EXACT, (None, None))
-    return exact if of is not None and of is value.const_value else array(value)
+    known = _unrounded(value)
+    return array(value) if known is None else _product(*known)
+
+
+def _unrounded(value: ir.Value) -> tuple[ir.TensorProtocol, tuple[Array, ...]] | None:
+    """What a constant was made of, where it was rounded: a tensor and factors of it."""
+    of, source, factors = value.meta.get(_EXACT, (None, None, ()))
+    return (source, factors) if of is not None and of is value.const_value else None
 
 
 def _write(

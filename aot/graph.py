@@ -55,7 +55,8 @@ class Pass:
     """A graph rewrite; see the module's docstring.
 
     name: the function's name. example: a model in ONNX's text form. narrow_only: it is run only for builds that
-    compute in a type narrower than FP32, since FP32 does not need what it does. anchors: the op types of the standard
+    compute in a type narrower than FP32, since FP32 does not need what it does. float_only: it is left out of builds in
+    INT8 and FP8, whose kernels are found by forms that it changes. anchors: the op types of the standard
     domain of which a graph must hold one for the pass to change anything; empty: any graph.
     """
 
@@ -63,6 +64,7 @@ class Pass:
     rewrite: Rewrite
     example: str
     narrow_only: bool = False
+    float_only: bool = False
     anchors: tuple[str, ...] = ()
 
     @property
@@ -101,11 +103,13 @@ class Pass:
         raise RuntimeError(f"pass '{self.name}' still changes the graph after {_ROUNDS} rounds")
 
 
-def graph_pass(*, example: str, narrow_only: bool = False, anchors: tuple[str, ...] = ()) -> Callable[[Rewrite], Pass]:
+def graph_pass(
+    *, example: str, narrow_only: bool = False, float_only: bool = False, anchors: tuple[str, ...] = ()
+) -> Callable[[Rewrite], Pass]:
     """Make a `Pass` of a function `(model, skip) -> sites changed`."""
 
     def declare(rewrite: Rewrite) -> Pass:
-        return Pass(rewrite.__name__, rewrite, example, narrow_only, anchors)
+        return Pass(rewrite.__name__, rewrite, example, narrow_only, float_only, anchors)
 
     return declare
 

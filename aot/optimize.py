@@ -57,8 +57,11 @@ class Optimized:
         }
 
 
-def chosen(*, narrow: bool, operator: bool = False, without: Collection[str] = ()) -> list[Pass]:
-    """The passes to run. narrow: the model is to compute in a type narrower than FP32. operator: attention becomes
+def chosen(
+    *, narrow: bool, quantized: bool = False, operator: bool = False, without: Collection[str] = ()
+) -> list[Pass]:
+    """The passes to run. narrow: the model is to compute in a type narrower than FP32. quantized: in INT8 or FP8.
+    operator: attention becomes
     one node (`aot.form`). without: names of passes to leave out. Raises UsageError for a name that no pass has."""
     from aot.passes import PASSES
     from aot.passes.attention_operator import attention_operator
@@ -71,7 +74,10 @@ def chosen(*, narrow: bool, operator: bool = False, without: Collection[str] = (
     return [
         one
         for one in passes
-        if (narrow or not one.narrow_only) and (operator or one is not attention_operator) and one.name not in without
+        if (narrow or not one.narrow_only)
+        and not (quantized and one.float_only)
+        and (operator or one is not attention_operator)
+        and one.name not in without
     ]
 
 
@@ -79,6 +85,7 @@ def optimize(
     model: ir.Model,
     *,
     narrow: bool = False,
+    quantized: bool = False,
     operator: bool = False,
     without: Collection[str] = (),
     check: Check | None = None,
@@ -95,7 +102,7 @@ def optimize(
     from aot.graph import run_passes
     from aot.passes.fold_constants import LIMIT
 
-    passes = chosen(narrow=narrow, operator=operator, without=without)
+    passes = chosen(narrow=narrow, quantized=quantized, operator=operator, without=without)
     if fold_limit is not None:
         model.meta[LIMIT] = fold_limit
     before = _count(model)

@@ -29,6 +29,7 @@ def optimize_file(
     target: Path,
     *,
     narrow: bool = False,
+    quantized: bool = False,
     operator: bool = False,
     without: Collection[str] = (),
     check: Check | None = None,
@@ -44,10 +45,18 @@ def optimize_file(
     """
     from aot.optimize import chosen, optimize
 
-    chosen(narrow=narrow, operator=operator, without=without)
+    chosen(narrow=narrow, quantized=quantized, operator=operator, without=without)
     _check_place(target)
     model = _load(source, check)
-    done = optimize(model, narrow=narrow, operator=operator, without=without, check=check, fold_limit=fold_limit)
+    done = optimize(
+        model,
+        narrow=narrow,
+        quantized=quantized,
+        operator=operator,
+        without=without,
+        check=check,
+        fold_limit=fold_limit,
+    )
     _write(model, source, target, external=_is_external(model))
     return done
 

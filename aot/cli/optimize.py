@@ -69,6 +69,7 @@ def command(
         Path(source),
         Path(target),
         narrow=precision != "fp32",
+        quantized=precision in ("int8", "fp8"),
         operator=operator,
         without=without,
         check=Check(whole=verify),

@@ -15,7 +15,7 @@ from aot.passes.finite_mask import finite_mask
 from aot.passes.flat_gemm import flat_gemm
 from aot.passes.fold_batch_norm import fold_batch_norm
 from aot.passes.fold_constants import fold_constants
-from aot.passes.fold_scale import fold_scale
+from aot.passes.fold_scale import fold_query_scale, fold_scale
 from aot.passes.gather_by_ranges import gather_by_ranges
 from aot.passes.gelu import erf_gelu, tanh_gelu
 from aot.passes.gemm import gemm
@@ -81,6 +81,7 @@ PASSES: tuple[Pass, ...] = (
     gemm,
     fold_batch_norm,
     fold_scale,
+    fold_query_scale,
     einsum_letters,
     dft_products,
     col2im_transposed,
@@ -105,7 +106,7 @@ PASSES: tuple[Pass, ...] = (
     rotary_form,
     attention_scale,
     rotary_scale,
-    fold_scale,
+    fold_query_scale,
     sequence_parts,
     merge_qkv,
     merge_gate_up,

@@ -31,9 +31,7 @@ def fold_scale(model: ir.Model, skip: Skip) -> int:
     """a·(Wx + c) + b = (aW)x + (ac + b), and W(ax + b) + c = (Wa)x + (c + Wb), with a and b one number a channel. Where
     the layer pads with zeros, which are scaled but not shifted, W(ax + b) = (Wa)(x + b/a).
 
-    So it is with views in between, if a and b are numbers, of a part of the channels behind a Split, and of anything
-    behind a Transpose; and a number that a product of two activations is multiplied with is a factor of either:
-    a·(Q K) = (aQ) K.
+    So it is with a Transpose in between, and other views of one dim.
 
     A weight that something else reads is not scaled, for then the file would hold two; nor is one of FP16 or BF16,
     which would be rounded twice. A shift alone leaves the weight in peace. An input of the graph keeps its shift, which
@@ -44,8 +42,8 @@ def fold_scale(model: ir.Model, skip: Skip) -> int:
         parts = affine(node)
         if parts is None:
             continue
-        ahead = layer_reading(node.outputs[0])
-        why = _into_layer(model, node, parts)
+        ahead, path = layer_reading(node.outputs[0]), path_to(parts.x, node)
+        why = _fold(model, path, node, parts) if not _moved(path, node, parts) else ""
         if why is not None and ahead is not None:
             why = _through_layer(model, node, ahead, parts)
         if why is None:
@@ -55,20 +53,54 @@ def fold_scale(model: ir.Model, skip: Skip) -> int:
     return changed
 
 
-def _into_layer(model: ir.Model, node: ir.Node, parts: Affine) -> str | None:
+@graph_pass(
+    float_only=True,
+    anchors=("MatMul",),
+    example="""
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (float[B,S,4] x, float[B,2,2,S] k) => (float[B,2,S,S] y)
+    <float[4,4] w = {1, 2, 3, 4, 5, 6, 7, 8, 8, 7, 6, 5, 4, 3, 2, 1}, int64[4] h = {0, 0, 2, 2}, float d = {0.5}>
+    { q = MatMul(x, w)  r = Reshape(q, h)  t = Transpose<perm = [0, 2, 1, 3]>(r)  s = MatMul(t, k)  y = Mul(s, d) }
+    """,
+)
+def fold_query_scale(model: ir.Model, skip: Skip) -> int:
+    """a·V(Wx + c) = V((aW)x + ac), with a number a and views V, of a part of the channels where a Split is among them;
+    and a number that a product of two activations is multiplied with is a factor of either: a·(Q K) = (aQ) K.
+
+    Which weights are not scaled is as in `fold_scale`.
+    """
+    changed = 0
+    for node in nodes(model, "Mul", "Div", "Neg"):
+        parts = affine(node)
+        why = _into_query(model, node, parts) if parts is not None else ""
+        if why is None:
+            changed += 1
+        elif why:
+            skip(node, why)
+    return changed
+
+
+def _into_query(model: ir.Model, node: ir.Node, parts: Affine) -> str | None:
     """Fold into the layer behind; None where it is done, else why not, which is empty where there is none."""
     path = path_to(parts.x, node)
+    if _moved(path, node, parts):
+        return _fold(model, path, node, parts)
     product = made_by(path.start, "MatMul")
-    if path.layer is None and product is not None and only_user(product.outputs[0]) is path.reader:
-        # A product of two activations, of which a layer computes one.
-        if parts.b.any() or parts.a.size != 1 or parts.a.ndim > len(dims(parts.x) or ()):
-            return ""
-        for operand in product.inputs:
-            path = path_to(operand, product)
-            if _fold(model, path, node, parts) is None:
-                return None
+    if path.layer is not None or product is None or only_user(product.outputs[0]) is not path.reader:
         return ""
-    return _fold(model, path, node, parts)
+    # A product of two activations, of which a layer computes one.
+    if parts.b.any() or parts.a.size != 1 or parts.a.ndim > len(dims(parts.x) or ()):
+        return ""
+    for operand in product.inputs:
+        path = path_to(operand, product)
+        if _fold(model, path, node, parts) is None:
+            return None
+    return ""
+
+
+def _moved(path: Path, node: ir.Node, parts: Affine) -> bool:
+    """Whether a number stands behind views of a layer."""
+    return path.layer is not None and path.reader is not node and parts.a.size == 1 and not parts.b.any()
 
 
 def _fold(model: ir.Model, path: Path, node: ir.Node, parts: Affine) -> str | None:

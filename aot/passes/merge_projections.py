@@ -132,6 +132,7 @@ def _to_heads(layer: _Linear) -> bool:
 
 
 @graph_pass(
+    float_only=True,
     anchors=("MatMul",),
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
@@ -147,8 +148,9 @@ def merge_qkv(model: ir.Model, skip: Skip) -> int:
     """x·A + a, x·B + b, x·C + c = the parts of x·[A B C] + [a b c], for layers whose channels become heads.
 
     It pays where the bias is present (5 nodes become 3, 6 become 3), and on a GPU where each of the products is too
-    small to fill it: short sequences, small batches, the narrow keys and values of grouped queries. The products are
-    the same numbers. Quantized, the joined weight keeps its scales, for they are one a channel. Only the layers of one
+    small to fill it: short sequences, small batches, the narrow keys and values of grouped queries. (On an H200 with
+    TensorRT 10.6, BERT-base in FP16 at 64 x 128 takes as long with as without, and is built sooner.) The products are
+    the same numbers. Not for INT8 and FP8, which were seen to build with products of their own. Only the layers of one
     attention are merged. It runs behind `fold_scale`, for a scale of the queries alone must be in their weight first,
     and before `split_heads`.
     """
@@ -201,6 +203,7 @@ def _merge_alike(model: ir.Model, layers: Sequence[_Linear]) -> int:
 
 
 @graph_pass(
+    float_only=True,
     anchors=("MatMul",),
     example="""
     <ir_version: 10, opset_import: ["" : 20]>

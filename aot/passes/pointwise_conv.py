@@ -11,6 +11,7 @@ from aot.passes._views import VIEWS, Layout, Size, chain
 
 
 @graph_pass(
+    float_only=True,
     anchors=("MatMul",),
     example="""
     <ir_version: 10, opset_import: ["" : 20]>

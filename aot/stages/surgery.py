@@ -21,19 +21,21 @@ def surgery(run: Run, exported: Exported, plan: Plan) -> Graph:
     """Run the passes of `aot.passes` over the exported graph.
 
     The result has the same inputs and outputs, unique node names, and the dtype and shape of every value that
-    inference can find. All precisions narrower than FP32 share one result. Raises GraphError for a weight that
+    inference can find. FP16 and BF16 share one result, INT8 and FP8 another. Raises GraphError for a weight that
     holds NaN, and for a pass that changes what the graph computes, which is looked at in a few places of each.
     """
-    narrow, asked = plan.precision != "fp32", plan.surgery
+    narrow, quantized, asked = plan.precision != "fp32", plan.precision in ("int8", "fp8"), plan.surgery
 
     def make(folder: Path) -> Mapping[str, Any]:
-        return rewrite(exported.model, folder, narrow=narrow, without=asked.without, verify=asked.verify)
+        return rewrite(
+            exported.model, folder, narrow=narrow, quantized=quantized, without=asked.without, verify=asked.verify
+        )
 
     return run.stage(
         Graph,
         "surgery",
         make,
-        config={"narrow": narrow, **asked.model_dump()},
+        config={"narrow": narrow, "quantized": quantized, **asked.model_dump()},
         inputs=[exported],
         tools=TOOLS,
         detail=f"{exported.nodes} nodes",
@@ -41,7 +43,13 @@ def surgery(run: Run, exported: Exported, plan: Plan) -> Graph:
 
 
 def rewrite(
-    source: Path, folder: Path, *, narrow: bool, without: Collection[str] = (), verify: bool = False
+    source: Path,
+    folder: Path,
+    *,
+    narrow: bool,
+    quantized: bool = False,
+    without: Collection[str] = (),
+    verify: bool = False,
 ) -> Mapping[str, Any]:
     """Rewrite the ONNX file `source` into `folder`; the weights stay on disk (memory-mapped) until written.
 
@@ -57,7 +65,7 @@ def rewrite(
 
     model = ir.load(source)
     check_weights(model)
-    done = optimize(model, narrow=narrow, without=without, check=Check(whole=verify))
+    done = optimize(model, narrow=narrow, quantized=quantized, without=without, check=Check(whole=verify))
     ir.save(model, folder / MODEL, external_data=f"{MODEL}.data", size_threshold_bytes=1024)
     # By path, since weights beside the file are looked for there, and they may exceed the 2 GB of a protobuf.
     onnx.checker.check_model(folder / MODEL)

@@ -34,7 +34,7 @@ def normal(*shape: int) -> np.ndarray[Any, Any]:
 def check(model: ir.Model, left: dict[str, int], sites: int | None = None, **inputs: Any) -> None:
     """Both passes together leave those ops, and the numbers as they were."""
     expected = run_by_onnxruntime(model, **inputs)
-    done = passes.fold_batch_norm(model) + passes.fold_scale(model)
+    done = passes.fold_batch_norm(model) + passes.fold_scale(model) + passes.fold_query_scale(model)
     assert sites is None or done == sites
     assert ops(model) == left
     got = run_by_onnxruntime(model, **inputs)

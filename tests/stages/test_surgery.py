@@ -126,15 +126,19 @@ def test_rows_masked_throughout_stay_as_they_are_in_fp32(attention: Path, tmp_pa
     assert relative(execute(tmp_path / MODEL, inputs), execute(attention, inputs)) < 1e-5
 
 
-def test_attention_takes_the_form_that_tensorrt_fuses(attention: Path, tmp_path: Path) -> None:
-    rewrite(attention, tmp_path, narrow=True)
+@pytest.mark.parametrize("quantized", [False, True])
+def test_attention_takes_the_form_that_tensorrt_fuses(attention: Path, tmp_path: Path, quantized: bool) -> None:
+    rewrite(attention, tmp_path, narrow=True, quantized=quantized)
     found = ops(tmp_path / MODEL)
     assert "IsNaN" not in found
     assert "Shape" not in found
     assert "Concat" not in found
-    assert found.count("Transpose") == 4  # q, k, v and the way back: the keys' two transposes are one
-    assert "Mul" not in found  # the scale is in the weight that makes the queries
-    assert found.count("MatMul") == 8
+    # INT8 and FP8 were seen to build with three projections and a scale of the queries.
+    assert found.count("Mul") == (1 if quantized else 0)
+    assert found.count("Split") == (0 if quantized else 1)
+    assert found.count("MatMul") == (8 if quantized else 6)
+    # q, k, v and the way back: the keys' two transposes are one; what is split already lies as the heads do.
+    assert found.count("Transpose") == (4 if quantized else 3)
 
 
 def test_mask_is_finite_in_fp16(attention: Path, tmp_path: Path) -> None:
@@ -212,11 +216,14 @@ def test_nan_weights_are_refused_by_name(tmp_path: Path) -> None:
         rewrite(path, tmp_path, narrow=True)
 
 
-def test_narrow_precisions_share_one_result(attention: Path, tmp_path: Path) -> None:
+def test_precisions_of_one_kind_share_one_result(attention: Path, tmp_path: Path) -> None:
     run = Run(Store(tmp_path), Silent())
     exported = Exported(Entry("export", "k" * 64, attention.parent, {"nodes": len(ops(attention))}))
-    fp8, fp16, fp32 = (surgery(run, exported, plan(precision)) for precision in ("fp8", "fp16", "fp32"))
-    assert fp8.key == fp16.key != fp32.key
+    names = ("fp8", "int8", "fp16", "bf16", "fp32")
+    fp8, int8, fp16, bf16, fp32 = (surgery(run, exported, plan(precision)) for precision in names)
+    assert fp8.key == int8.key
+    assert fp16.key == bf16.key
+    assert len({fp8.key, fp16.key, fp32.key}) == 3
     assert fp8.nodes == len(ops(fp8.model)) < exported.nodes
-    assert [time.cached for time in run.times] == [False, True, False]
+    assert [time.cached for time in run.times] == [False, True, False, True, False]
     assert {"name", "sites", "seconds"} <= set(fp8.facts["passes"][0])

@@ -47,9 +47,11 @@ def complete(state: State, changed: Iterable[ir.Node] | None = None) -> bool:
     held = _Held(state)
     if changed is None:
         return bool(_ask(state, state.nodes, held))
-    better = _ask(state, _behind(state, set(changed), _holds_integers), held)
+    touched = {one for node in changed for one in (node, *_holders(state, node))}
+    better = _ask(state, _behind(state, touched, _holds_integers), held)
     if better:
         readers = {node for node, at in state.nodes.items() if not better.isdisjoint(at.inputs)}
+        readers |= {at.holder for at in state.graphs.values() if at.holder and not better.isdisjoint(at.outputs)}
         _ask(state, _behind(state, readers, _tells_more), held, again=True)
     return bool(better)
 
@@ -86,7 +88,7 @@ def _ask(state: State, nodes: Iterable[ir.Node], held: _Held, *, again: bool = F
             _learn(node.outputs[0], held(state.nodes[node].outputs[0]))
         elif again or _is_new(node):
             asked.append(node)
-            wanted.add(state.outermost(node))
+            wanted.add(node)
     if not wanted:
         return set()
     better: set[str] = set()
@@ -200,7 +202,14 @@ def _with_shape_arithmetic(state: State, wanted: set[ir.Node]) -> list[ir.Node]:
                 continue
             found.add(maker)
             todo.append(maker)
-    return [node for node in state.graphs[state.model.graph].nodes if node in found]
+    return [node for node in state.nodes if node in found and found.isdisjoint(_holders(state, node))]
+
+
+def _holders(state: State, node: ir.Node) -> Iterator[ir.Node]:
+    """The nodes whose bodies hold `node`, the innermost first."""
+    while (holder := state.graphs[state.nodes[node].graph].holder) is not None:
+        yield holder
+        node = holder
 
 
 def _may_be_a_shape(value: ir.Value) -> bool:

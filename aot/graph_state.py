@@ -115,11 +115,6 @@ class State:
             node for node, at in self.nodes.items() if before.nodes.get(node) != at or not new.isdisjoint(at.inputs)
         ]
 
-    def outermost(self, node: ir.Node) -> ir.Node:
-        """The node of the main graph that is `node` or holds it."""
-        holder = self.graphs[self.nodes[node].graph].holder
-        return node if holder is None else self.outermost(holder)
-
     def reads(self, node: ir.Node) -> Iterator[str]:
         """The keys that a node needs from outside: what it reads, and what its bodies capture."""
         at = self.nodes[node]

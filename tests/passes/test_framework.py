@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import onnx.parser
+import onnx.shape_inference
 import onnx_ir as ir
 import pytest
 
@@ -216,3 +217,30 @@ def test_the_whole_list_settles_on_every_example(one: Pass) -> None:
     model = ir.from_proto(onnx.parser.parse_model(one.example))
     run_passes(PASSES, model)
     assert {again.name: again.sites for again in run_passes(PASSES, model) if again.sites} == {}
+
+
+def test_a_long_vector_is_not_followed_element_by_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnx keeps a number for each element of a vector of known length, of a waveform as of a shape."""
+    longest = 0
+    infer = onnx.shape_inference.infer_shapes
+
+    def spy(model: onnx.ModelProto, data_prop: bool, **options: Any) -> onnx.ModelProto:
+        nonlocal longest
+        found = infer(model, data_prop=data_prop, **options)
+        for value in (*found.graph.input, *found.graph.value_info, *found.graph.output) if data_prop else ():
+            dims = value.type.tensor_type.shape.dim
+            longest = max(longest, dims[0].dim_value if len(dims) == 1 else 0)
+        return found
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", spy)
+    model = parse("""
+        (float[3000000] x, float[B,4] z) => (float y)
+        <int64[1] flat = {-1}>
+        { a = Add(x, x)  b = Mul(a, x)  s = Shape(z)  r = Reshape(z, flat)  t = Mul(s, s)  e = ConstantOfShape(t)
+          y = Sum(b, r, e) }
+    """)
+    infer_shapes(model)
+    shapes = {value.name: str(value.shape) for node in model.graph for value in node.outputs}
+    assert (shapes["a"], shapes["b"], shapes["t"]) == ("[3000000]", "[3000000]", "[2]")
+    assert shapes["e"].endswith(",16]")
+    assert longest <= 1 << 16

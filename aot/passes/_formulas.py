@@ -23,8 +23,15 @@ def close(number: float | None, to: float, dtype: ir.DataType | None) -> bool:
     return number is not None and math.isclose(number, to, rel_tol=4e-3 if narrow else 1e-5)
 
 
+def is_float(value: ir.Value | None) -> bool:
+    """Whether it is known to hold floats: integers are divided otherwise, and have no activations."""
+    return value is not None and value.dtype is not None and value.dtype.is_floating_point()
+
+
 def argument(value: ir.Value | None, wanted: Polynomial) -> ir.Value | None:
-    """The x of which `value` is that polynomial; None where there is none."""
+    """The x of which `value` is that polynomial; None where there is none, or it holds no floats."""
+    if not is_float(value):
+        return None
     seen: dict[ir.Value, None] = {}
     queue = [(value, _DEPTH)]
     while queue:
@@ -34,7 +41,7 @@ def argument(value: ir.Value | None, wanted: Polynomial) -> ir.Value | None:
         seen[candidate] = None
         node = made_by(candidate, *_OPS) if depth else None
         queue += [(operand, depth - 1) for operand in (node.inputs if node is not None else ())]
-    return next((x for x in seen if value is not None and _same(polynomial(value, x), wanted, x)), None)
+    return next((x for x in seen if _same(polynomial(value, x), wanted, x)), None)
 
 
 def _same(found: Polynomial | None, wanted: Polynomial, x: ir.Value) -> bool:
@@ -82,8 +89,10 @@ def _product(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def product_of(gate: ir.Value, x: ir.Value | None, number: float) -> ir.Node | None:
-    """The node that computes number·x·gate (number·gate without x), where `gate` is used for that alone and what comes
-    out has the shape of `gate`."""
+    """The node that computes number·x·gate (number·gate without x), where `gate` is used for that alone, holds floats
+    and what comes out has its shape."""
+    if not is_float(gate):
+        return None
     wanted = [gate, *([x] if x is not None else [])]
     value = gate
     for _ in range(_DEPTH):

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._edit import Dim, array, attribute, constant, dims, made_by, nodes, replace, same, scalar
+from aot.passes._edit import Dim, array, attribute, constant, dims, made_by, nodes, opset, replace, same, scalar
 
 
 def _counter(value: ir.Value | None) -> tuple[int, Dim] | None:
@@ -29,10 +29,10 @@ def _counter(value: ir.Value | None) -> tuple[int, Dim] | None:
     if node.op_type == "Expand":
         # The counted axis keeps its size; the others repeat it.
         return inner if same(after[axis], size) else None
-    axes = array(node.inputs[1])
+    axes = array(node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes")
     if axes is None:
         return None
-    added = {int(a) % len(after) for a in axes.reshape(-1)}
+    added = {int(axis) % len(after) for axis in axes}
     kept = [i for i in range(len(after)) if i not in added]
     return kept[axis] - len(after), size
 
@@ -82,7 +82,10 @@ def gather_by_ranges(model: ir.Model, skip: Skip) -> int:
         if any(out[i] != 1 for i in added):
             skip(node, "the gathered values are repeated along another dim")
             continue
-        axes = constant(model, f"{node.outputs[0].name}_axes", np.array(added, np.int64))
-        replace(node, "Unsqueeze", [node.inputs[0], axes])
+        if opset(model) < 13:
+            replace(node, "Unsqueeze", [node.inputs[0]], {"axes": added})
+        else:
+            axes = constant(model, f"{node.outputs[0].name}_axes", np.array(added, np.int64))
+            replace(node, "Unsqueeze", [node.inputs[0], axes])
         changed += 1
     return changed

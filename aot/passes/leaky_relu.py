@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
 from aot.passes._edit import array, constant, dims, made_by, nodes, replace, scalar
-from aot.passes._formulas import argument, other, polynomial, same_rank
+from aot.passes._formulas import argument, is_float, other, polynomial, same_rank
 
 
 @graph_pass(
@@ -39,7 +39,7 @@ def _slope(value: ir.Value | None, x: ir.Value | None) -> float | None:
     found = polynomial(value, x) if value is not None and x is not None else None
     if found is None or found.keys() != {1} or value is None or x is None or not same_rank(value, x):
         return None
-    return found[1] if x.dtype is not None and x.dtype.is_floating_point() else None
+    return found[1] if is_float(x) else None
 
 
 def _of_larger(node: ir.Node) -> tuple[ir.Value, float] | None:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
 from aot.passes._edit import array, attribute, bypass, dims, made_by, nodes, only_user, opset, replace, scalar
-from aot.passes._formulas import product_of
+from aot.passes._formulas import is_float, product_of
 
 
 @graph_pass(
@@ -29,7 +29,7 @@ def plain_roots(model: ir.Model, skip: Skip) -> int:
     for node in nodes(model, "Pow"):
         changed += _power(model, node)
     for node in nodes(model, "Div"):
-        if _is_float(node) and scalar(node.inputs[0]) == 1 and _keeps_shape(node, 0):
+        if is_float(node.outputs[0]) and scalar(node.inputs[0]) == 1 and _keeps_shape(node, 0):
             replace(node, "Reciprocal", [node.inputs[1]])
             changed += 1
     for node in nodes(model, "Reciprocal"):
@@ -39,11 +39,6 @@ def plain_roots(model: ir.Model, skip: Skip) -> int:
     for node in nodes(model, "ReduceSum"):
         changed += _mean(model, node)
     return changed
-
-
-def _is_float(node: ir.Node) -> bool:
-    dtype = node.outputs[0].dtype
-    return dtype is not None and dtype.is_floating_point()
 
 
 def _keeps_shape(node: ir.Node, index: int) -> bool:
@@ -62,11 +57,11 @@ def _power(model: ir.Model, node: ir.Node) -> int:
         replace(node, "Mul", [base, base])
     elif exponent == 1:
         bypass(node, base)
-    elif exponent == 0.5 and _is_float(node):
+    elif exponent == 0.5 and is_float(node.outputs[0]):
         replace(node, "Sqrt", [base])
-    elif exponent == -1 and _is_float(node):
+    elif exponent == -1 and is_float(node.outputs[0]):
         replace(node, "Reciprocal", [base])
-    elif exponent == -0.5 and _is_float(node):
+    elif exponent == -0.5 and is_float(node.outputs[0]):
         product = only_user(node.outputs[0])
         if product is None or product.domain or product.op_type != "Mul" or product.graph is not node.graph:
             return 0
@@ -93,7 +88,12 @@ def _length(model: ir.Model, node: ir.Node) -> int:
     if opset(model) < 18:
         return 0
     total = made_by(node.inputs[0], "ReduceSum", "ReduceSumSquare")
-    if total is None or total.graph is not node.graph or only_user(total.outputs[0]) is not node or not _is_float(node):
+    if (
+        total is None
+        or total.graph is not node.graph
+        or only_user(total.outputs[0]) is not node
+        or not is_float(node.outputs[0])
+    ):
         return 0
     x = total.inputs[0]
     if total.op_type == "ReduceSum":
@@ -110,7 +110,7 @@ def _length(model: ir.Model, node: ir.Node) -> int:
 def _mean(model: ir.Model, node: ir.Node) -> int:
     """sum(x)/n = mean(x), for n numbers."""
     shape, axes = dims(node.inputs[0]), array(node.inputs[1]) if len(node.inputs) > 1 else None
-    if shape is None or axes is None or not axes.size or not _is_float(node) or opset(model) < 18:
+    if shape is None or axes is None or not axes.size or not is_float(node.outputs[0]) or opset(model) < 18:
         return 0
     count = 1
     for axis in axes:

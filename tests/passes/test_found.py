@@ -91,6 +91,27 @@ FOUND: dict[str, str | tuple[int, str]] = {
           b = Slice(s, start, end, start)  l = Shape<start = 1>(m)  n = Concat<axis = 0>(b, ones, l)
           r = Reshape(m, n)  y = Where(r, zero, low) }
     """,
+    "integers that are divided as hard swish divides": """
+        g (int32[A,4] x) => (int32[A,4] y, int32[A,4] z) <int32 three = {3}, int32 zero = {0}, int32 six = {6}>
+        { a = Add(x, three)  c = Clip(a, zero, six)  p = Mul(x, c)  y = Div(p, six)
+          d = Clip(a, zero, six)  z = Div(d, six) }
+    """,
+    "integers whose halves add up as those of LeakyRelu do": """
+        g (int32[A,4] x) => (int32[A,4] y) <int32 slope = {2}>
+        { p = Relu(x)  m = Neg(x)  q = Relu(m)  r = Mul(q, slope)  y = Add(p, r) }
+    """,
+    "an index of ranges in an opset in which axes are attributes": (
+        12,
+        """
+        g (float[A,B] x) => (float[A,1,B] y)
+        <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[1] second = {1}, int64[1] end = {2}>
+        { s = Shape(x)  a1 = Slice(s, first, second)  a0 = Squeeze(a1)  b1 = Slice(s, second, end)  b0 = Squeeze(b1)
+          r = Range(zero, a0, one)  c = Range(zero, b0, one)  r3 = Unsqueeze<axes = [1, 2]>(r)
+          c3 = Unsqueeze<axes = [0, 1]>(c)  both = Max(r3, c3)  t = Shape(both)  re = Expand(r3, t)
+          ce = Expand(c3, t)  r4 = Unsqueeze<axes = [3]>(re)  c4 = Unsqueeze<axes = [3]>(ce)
+          index = Concat<axis = -1>(r4, c4)  y = GatherND(x, index) }
+        """,
+    ),
     "a cast of a squeezed constant and back": """
         g (int64[A] x) => (int64[A] y) <int64[1] axis = {-1}>
         { c = Constant<value = int64[1] {1}>()  s = Squeeze(c, axis)  f = Cast<to = 1>(s)  i = Cast<to = 7>(f)

@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from aot import origins
 from aot.graph_shapes import complete, infer_shapes
-from aot.graph_state import State, bodies, read_small
+from aot.graph_state import NODES, State, bodies, read_small
 from aot.origins import Origin
 
 __all__ = [
@@ -87,10 +87,14 @@ class Pass:
         """
         total = 0
         for _ in range(_ROUNDS):
-            if self.anchors and state.ops.isdisjoint(self.anchors):
+            if self.anchors and state.ops.keys().isdisjoint(self.anchors):
                 return total, state
             reasons: dict[str, tuple[ir.Node, str]] = {}
-            sites = self.rewrite(state.model, lambda node, why, r=reasons: r.update({node.name or "": (node, why)}))  # type: ignore[misc]
+            state.model.meta[NODES] = state.ops
+            try:
+                sites = self.rewrite(state.model, lambda node, why, r=reasons: r.update({node.name or "": (node, why)}))  # type: ignore[misc]
+            finally:
+                del state.model.meta[NODES]
             if not sites:
                 for node, why in reasons.values():
                     if skip is not None:

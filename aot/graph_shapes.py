@@ -92,11 +92,11 @@ def _ask(state: State, nodes: Iterable[ir.Node], held: _Held, *, again: bool = F
     if not wanted:
         return set()
     better: set[str] = set()
-    names = _Symbols(state)
     part = _with_shape_arithmetic(state, wanted)
     keys = {key for node in part for key in (*state.reads(node), *state.nodes[node].outputs) if key}
     # Where a long vector occurs, what does not follow from contents is told first, while its length can be said.
     for contents in (False, True) if any(_is_long(state.values[key]) for key in keys) else (True,):
+        names = _Symbols(state, keys if len(state.graphs) == 1 else state.values)
         found = _inferred(state, part, held, taken=names.old, contents=contents).graph
         for graph in _graphs(found) if len(state.graphs) > 1 else (found,):
             for info in (*graph.value_info, *graph.input, *graph.output):
@@ -288,20 +288,18 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 class _Symbols:
-    """Names of dims: those of the graph stay; those that one inference made up become unlike all others."""
+    """Names of dims: those of the values in question stay; those that an inference made up become unlike all others."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, keys: Iterable[str]) -> None:
         self._meta = state.model.meta
         self._new: dict[str, str] = {}
-        self.old = {
-            str(size.value)
-            for value in state.values.values()
-            for size in value.shape or ()
-            if not isinstance(size, int) and size.value is not None
-        }
+        self.old = _names(state, keys)
+        if _COUNTER not in self._meta:
+            numbers = [name.removeprefix("unk__") for name in _names(state, state.values)]
+            self._meta[_COUNTER] = 1 + max([int(number) for number in numbers if number.isdecimal()], default=-1)
 
     def known(self, name: str) -> bool:
-        """Whether the graph has this name."""
+        """Whether one of the values has a dim of this name."""
         return name in self.old
 
     def __call__(self, name: str) -> str:
@@ -309,12 +307,18 @@ class _Symbols:
         if name in self.old:
             return name
         if name not in self._new:
-            count = self._meta.get(_COUNTER, 0)
-            while f"unk__{count}" in self.old:
-                count += 1
-            self._meta[_COUNTER] = count + 1
-            self._new[name] = f"unk__{count}"
+            self._new[name] = f"unk__{self._meta[_COUNTER]}"
+            self._meta[_COUNTER] += 1
         return self._new[name]
+
+
+def _names(state: State, keys: Iterable[str]) -> set[str]:
+    return {
+        str(size.value)
+        for key in keys
+        for size in state.values[key].shape or ()
+        if not isinstance(size, int) and size.value is not None
+    }
 
 
 def _take(value: ir.Value, proto: onnx.TypeProto, names: _Symbols) -> None:

@@ -48,7 +48,8 @@ class State:
     """See the module's docstring.
 
     nodes: in the order of the graph, those of a body behind the node that holds it. values: by key. constants: what
-    the initializers hold. maker: the node that makes a value. ops: the op types of the standard domain. opsets: the
+    the initializers hold. maker: the node that makes a value. ops: the nodes that passes
+    see, by op type of the standard domain, behind their places in the graph. opsets: the
     version of each domain.
     """
 
@@ -59,16 +60,18 @@ class State:
     values: dict[str, ir.Value] = field(default_factory=dict)
     constants: dict[str, ir.TensorProtocol | None] = field(default_factory=dict)
     maker: dict[str, ir.Node] = field(default_factory=dict)
-    ops: set[str] = field(default_factory=set)
+    ops: dict[str, list[tuple[int, ir.Node]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: ir.Model) -> State:
         """The state of the main graph and its bodies."""
         state = cls(model, dict(model.opset_imports))
-        state._take(model.graph, None, "", {None: ""})
+        state._take(model.graph, None, "", {None: ""}, True)
         return state
 
-    def _take(self, graph: ir.Graph, holder: ir.Node | None, place: str, keys: dict[ir.Value | None, str]) -> None:
+    def _take(
+        self, graph: ir.Graph, holder: ir.Node | None, place: str, keys: dict[ir.Value | None, str], visible: bool
+    ) -> None:
         def key(value: ir.Value | None) -> str:
             known = keys.get(value)
             if known is not None or value is None:
@@ -93,15 +96,16 @@ class State:
             made = tuple([key(value) for value in node.outputs])
             domain, op = node.domain, node.op_type
             self.nodes[node] = NodeState((domain, op, node.overload), attributes, read, made, graph)
-            if not domain:
-                self.ops.add(op)
+            if not domain and visible:
+                self.ops.setdefault(op, []).append((len(self.nodes), node))
             for name in made:
                 self.maker[name] = node
             for attribute in attributes:
                 if attribute.type is not _GRAPH and attribute.type is not _GRAPHS:
                     continue
                 for index, body in enumerate(bodies(attribute)):
-                    self._take(body, node, f"{place}{node.name or made[0]}.{attribute.name}.{index}/", keys)
+                    place_in = f"{place}{node.name or made[0]}.{attribute.name}.{index}/"
+                    self._take(body, node, place_in, keys, visible and op in CONTROL)
         outputs = tuple([key(value) for value in graph.outputs])
         self.graphs[graph] = GraphState(inputs, outputs, constants, nodes, holder)
 
@@ -162,6 +166,8 @@ def _read(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
+NODES = "aot.nodes"
+"""Where a model (`meta`) keeps `State.ops` while a pass runs over it."""
 CONTROL = frozenset(("If", "Loop", "Scan"))
 """The ops whose bodies may be rewritten. Others, such as those of FlexAttention, need not see what is around them."""
 

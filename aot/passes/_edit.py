@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph_shapes import made_up
-from aot.graph_state import constant_of, walk
+from aot.graph_state import NODES, constant_of, walk
 
 Dim = int | str | None
 
@@ -17,11 +17,24 @@ Dim = int | str | None
 def nodes(model: ir.Model, *ops: str) -> Iterator[ir.Node]:
     """Every node of the standard domain with one of those op types, subgraphs included, in graph order.
 
-    The list is taken beforehand; nodes that a rewrite has removed meanwhile are passed over.
+    They are those that were there when the pass began; nodes that it has removed meanwhile are passed over.
     """
-    for node in [node for node in walk(model.graph) if node.op_type in ops]:
-        if node.domain == "" and node.graph is not None:
+    index = model.meta.get(NODES)
+    if index is None:
+        found = [node for node in walk(model.graph) if node.op_type in ops and node.domain == ""]
+    elif len(ops) == 1:
+        found = [node for _, node in index.get(ops[0], ())]
+    else:
+        found = [
+            node for _, node in sorted([each for op in dict.fromkeys(ops) for each in index.get(op, ())], key=_place)
+        ]
+    for node in found:
+        if node.graph is not None:
             yield node
+
+
+def _place(found: tuple[int, ir.Node]) -> int:
+    return found[0]
 
 
 def made_by(value: ir.Value | None, *ops: str) -> ir.Node | None:

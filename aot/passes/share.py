@@ -54,9 +54,10 @@ def _share_constants(model: ir.Model) -> int:
         if len(values) == 1:
             continue
         sampled: defaultdict[bytes, list[ir.Value]] = defaultdict(list)
+        packed = all(map(_is_packed, values))
         for value in values:
-            known = sampled[_sample(value)]
-            first = next((one for one in known if _same_bytes(_array(one), _array(value))), None)
+            known = sampled[b"" if packed else _sample(value)]
+            first = next((one for one in known if (_same_message if packed else _same_array)(one, value)), None)
             if first is None or value.is_graph_output():
                 known.append(value)
                 continue
@@ -83,6 +84,26 @@ def _sample(value: ir.Value) -> bytes:
             array = array[np.unravel_index(places, array.shape)]
         found = tensor.meta[_SAMPLED] = array.tobytes()
     return found
+
+
+def _is_packed(value: ir.Value) -> bool:
+    """Whether a constant lies in the message of the file, from which each reading copies it."""
+    tensor = value.const_value
+    return isinstance(tensor, ir.serde.TensorProtoTensor) and tensor.raw.HasField("raw_data")
+
+
+def _same_message(a: ir.Value, b: ir.Value) -> bool:
+    """Compared where they lie, up to the first difference."""
+    first, second = a.const_value.raw, b.const_value.raw  # type: ignore[union-attr]
+    name, second.name = second.name, first.name
+    try:
+        return bool(first == second)
+    finally:
+        second.name = name
+
+
+def _same_array(a: ir.Value, b: ir.Value) -> bool:
+    return _same_bytes(_array(a), _array(b))
 
 
 def _same_bytes(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:

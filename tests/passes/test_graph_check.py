@@ -223,8 +223,8 @@ def test_a_sample_is_taken_of_many_sites_one_of_each_kind_first() -> None:
     assert watched(text, rewrite).passes["tried"].sites == SITES
 
     def wrong_at_one(model: ir.Model) -> None:
-        rewrite(model)
         swap("Sub", "Add")(model)
+        rewrite(model)
 
     with pytest.raises(GraphError, match="tried"):
         watched(text, wrong_at_one)

@@ -100,6 +100,12 @@ FOUND: dict[str, str | tuple[int, str]] = {
         g (int32[A,4] x) => (int32[A,4] y) <int32 slope = {2}>
         { p = Relu(x)  m = Neg(x)  q = Relu(m)  r = Mul(q, slope)  y = Add(p, r) }
     """,
+    "integers that are laid out as for a convolution": """
+        g (int32[A,2,3,4] x) => (int32[A,3,3,4] y)
+        <int32[2,3] w = {1, 2, 3, 4, 5, 6}, int64[3] flat = {0, 0, -1}, int64[4] image = {0, 3, 3, 4}>
+        { r = Reshape(x, flat)  t = Transpose<perm = [0, 2, 1]>(r)  m = MatMul(t, w)
+          u = Transpose<perm = [0, 2, 1]>(m)  y = Reshape(u, image) }
+    """,
     "an index of ranges in an opset in which axes are attributes": (
         12,
         """

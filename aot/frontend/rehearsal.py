@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
 
 from aot import batches
 from aot.breaks import at_small_sizes
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 APART = 1e-2
 """Relative L2 from which an output says something else. Both use the same kernels, and rounding is judged later."""
+DEAR = 2e10
+"""Floating-point operations of one forward pass from which one try has to do: about half a second of a core."""
 
 Differs = Callable[[Mapping[str, Any]], bool]
 
@@ -39,7 +42,8 @@ def refuse_another_way(program: torch.export.ExportedProgram, module: torch.nn.M
     """Raise ExportError where the program gives something else than the module, and a branch is the reason.
 
     Both are run at the smallest sizes above 1, with inputs of either sign, and with the Dims at 1 and at 0 where they
-    reach that. The branch is looked for only where results differ.
+    reach that; where a pass takes more than `DEAR`, with inputs of one sign alone. The branch is looked for only where
+    results differ.
     """
     eager = Eager(module, spec)
     run = program.module(check_guards=False)
@@ -57,25 +61,30 @@ def refuse_another_way(program: torch.export.ExportedProgram, module: torch.nn.M
         return _apart(pytree.tree_leaves(got), pytree.tree_leaves(want))
 
     usual = {name: next((size for size in dim.sizes if size > 1), dim.bounds[2]) for name, dim in spec.dims.items()}
-    _refuse_values(differs, eager, spec, usual)
-    for size in (1, 0):
+    dear = _refuse_values(differs, eager, spec, usual)
+    for size in (1, 0) if not dear else ():
         small = [name for name, dim in spec.dims.items() if size in dim.sizes and usual[name] != size]
         if small:
             _refuse_size(differs, eager, spec, usual, small, size)
 
 
-def _refuse_values(differs: Differs, eager: Eager, spec: ModelSpec, usual: Mapping[str, int]) -> None:
-    """For a branch on values."""
+def _refuse_values(differs: Differs, eager: Eager, spec: ModelSpec, usual: Mapping[str, int]) -> bool:
+    """For a branch on values. Returns whether a pass is dear."""
     tries = [_signed(batches.generated(spec, usual, seed), spec, sign) for seed, sign in enumerate((1, -1))]
-    wrong = [differs(inputs) for inputs in tries]
+    with FlopCounterMode(display=False) as counter:
+        wrong = [differs(tries[0])]
+    dear = bool(counter.get_total_flops() > 2 * DEAR)  # of both
+    if any(wrong) or not dear:
+        wrong.append(differs(tries[1]))
     if not any(wrong):
-        return
+        return dear
     bad, other = tries if wrong[0] else reversed(tries)
     # Where the program is right for the others, the ways of the module part; else its way and that of the capture.
     way = partial(captured, eager.module, spec) if all(wrong) else partial(eager.forward, other)
     at = parting(partial(eager.forward, bad), way, around=all(wrong))
     if at is not None:
         raise ExportError.of(at_line(*by_code(at.code), at))
+    return dear
 
 
 def _refuse_size(

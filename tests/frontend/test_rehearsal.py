@@ -10,6 +10,7 @@ from torch import nn
 
 from aot.declaration import Dim, Input, ModelSpec
 from aot.errors import ExportError
+from aot.frontend import rehearsal
 from aot.frontend.export import write_module
 
 BATCH = Dim("batch", min=1, opt=3, max=8)
@@ -99,6 +100,19 @@ def test_a_branch_on_a_size_of_one(tmp_path: Path) -> None:
     assert "at batch=1 than at all other sizes" in error.what
     assert str(error.where).endswith("if x.shape[0] == 1:")
     assert "batch = aot.Dim('batch', min=2, opt=3, max=8)" in str(error.fix)
+
+
+def test_of_a_dear_model_no_more_than_one_size_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The references of a build have the others, and a pass may take long."""
+
+    class Product(AloneOrNot):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x @ torch.ones(4, 4))
+
+    monkeypatch.setattr(rehearsal, "DEAR", 2 * 2 * 4 * 4)  # x is [2, 4]
+    refused(Product(), tmp_path, x=X)
+    monkeypatch.setattr(rehearsal, "DEAR", 2 * 2 * 4 * 4 - 1)
+    write_module(Product(), ModelSpec("model", {"x": X}), tmp_path)
 
 
 def test_a_branch_on_an_empty_cache_and_not_on_the_batch_beside_it(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from aot import origins
 from aot.graph_shapes import complete, infer_shapes
-from aot.graph_state import NODES, State, bodies, read_small
+from aot.graph_state import NODES, State, inner_graphs, read_small
 from aot.origins import Origin
 
 __all__ = [
@@ -211,9 +211,8 @@ def drop_unread(graph: ir.Graph) -> int:
             discard(node)
             removed += 1
             continue
-        for attribute in node.attributes.values():
-            for body in bodies(attribute):
-                removed += drop_unread(body)
+        for body in inner_graphs(node.attributes.data.values()):
+            removed += drop_unread(body)
     for name, value in tuple(graph.initializers.items()):
         if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
             del graph.initializers[name]
@@ -223,11 +222,10 @@ def drop_unread(graph: ir.Graph) -> int:
 
 def discard(node: ir.Node) -> None:
     """Remove a node that nothing reads, and what its bodies hold, which then reads nothing around it any more."""
-    for attribute in node.attributes.values():
-        for body in bodies(attribute):
-            body.outputs.clear()
-            for inner in reversed(body):
-                discard(inner)
+    for body in inner_graphs(node.attributes.data.values()):
+        body.outputs.clear()
+        for inner in reversed(body):
+            discard(inner)
     assert node.graph is not None
     node.graph.remove(node, safe=True)
 

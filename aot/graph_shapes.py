@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from aot.graph_state import State, bodies, constant_of, write_constant, write_nodes, write_value
+from aot.graph_state import State, constant_of, inner_graphs, write_constant, write_nodes, write_value
 
 if TYPE_CHECKING:
     import onnx
@@ -101,11 +101,8 @@ def _ask(state: State, nodes: Iterable[ir.Node], held: _Held, *, again: bool = F
         for graph in _graphs(found) if len(state.graphs) > 1 else (found,):
             for info in (*graph.value_info, *graph.input, *graph.output):
                 value = state.values[info.name]
-                if _lacks(value):
-                    before = value.shape, value.type
-                    _take(value, info.type, names)
-                    if before != (value.shape, value.type):
-                        better.add(info.name)
+                if _lacks(value) and _take(value, info.type, names):
+                    better.add(info.name)
     for node in asked:
         node.meta[_ASKED] = _question(node)
     return better
@@ -120,8 +117,8 @@ def _question(node: ir.Node) -> tuple[object, ...] | None:
     """All that the shapes of a node's results follow from; None where contents that are computed may be part of it."""
     known: list[object] = [tuple(node.attributes.data.values())]
     read = [value for value in node.inputs if value is not None]
-    for attribute in node.attributes.data.values():
-        read += [value for body in bodies(attribute) for value in (*body.inputs, *body.outputs)]
+    for body in inner_graphs(node.attributes.data.values()):
+        read += [*body.inputs, *body.outputs]
     for value in read:
         if value.const_value is None and _holds_integers(value):
             return None
@@ -321,29 +318,35 @@ def _names(state: State, keys: Iterable[str]) -> set[str]:
     }
 
 
-def _take(value: ir.Value, proto: onnx.TypeProto, names: _Symbols) -> None:
-    """Add to `value` what is known of it now."""
+def _take(value: ir.Value, proto: onnx.TypeProto, names: _Symbols) -> bool:
+    """Add to `value` what is known of it now; says whether that is more than before."""
     if not proto.HasField("tensor_type"):
         if value.type is None and proto.WhichOneof("value") is not None:
             value.type = ir.serde.deserialize_type_proto_for_type(proto)
-        return
-    tensor = proto.tensor_type
+            return True
+        return False
+    tensor, more = proto.tensor_type, False
     if value.type is None and tensor.elem_type:
-        value.type = ir.TensorType(ir.DataType(tensor.elem_type))
+        value.type, more = ir.TensorType(ir.DataType(tensor.elem_type)), True
     if not tensor.HasField("shape"):
-        return
-    old = [None] * len(tensor.shape.dim) if value.shape is None else list(value.shape)
-    if len(old) == len(tensor.shape.dim):
-        value.shape = ir.Shape([_size(size, dim, names) for size, dim in zip(old, tensor.shape.dim, strict=True)])
+        return more
+    shape = value.shape
+    old = None if shape is None else [size if isinstance(size, int) else size.value for size in shape]
+    found = tensor.shape.dim
+    if old is not None and len(old) != len(found):
+        return more
+    new = [_size(size, dim, names) for size, dim in zip(old or [None] * len(found), found, strict=True)]
+    if new != old:
+        value.shape, more = ir.Shape(new), True
+    return more
 
 
-def _size(old: Any, dim: onnx.TensorShapeProto.Dimension, names: _Symbols) -> int | str | None:
+def _size(old: int | str | None, dim: onnx.TensorShapeProto.Dimension, names: _Symbols) -> int | str | None:
     """What is known of a dim: what was, where it was something."""
-    before = old if isinstance(old, int) or old is None else old.value
-    if isinstance(before, int) or not made_up(before):
-        return before
+    if isinstance(old, int) or not made_up(old):
+        return old
     if dim.HasField("dim_value"):
         return dim.dim_value
-    if not dim.dim_param or (before is not None and not names.known(dim.dim_param)):
-        return before
+    if not dim.dim_param or (old is not None and not names.known(dim.dim_param)):
+        return old
     return names(dim.dim_param)

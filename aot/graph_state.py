@@ -122,15 +122,14 @@ class State:
     def reads(self, node: ir.Node) -> Iterator[str]:
         """The keys that a node needs from outside: what it reads, and what its bodies capture."""
         at = self.nodes[node]
-        yield from (key for key in at.inputs if key)
-        for attribute in at.attributes:
-            for body in bodies(attribute):
-                graph = self.graphs[body]
-                inside = set(graph.inputs)
-                for inner in graph.nodes:
-                    yield from (key for key in self.reads(inner) if key not in inside)
-                    inside.update(self.nodes[inner].outputs)
-                yield from (key for key in graph.outputs if key not in inside)
+        yield from [key for key in at.inputs if key]
+        for body in inner_graphs(at.attributes):
+            graph = self.graphs[body]
+            inside = set(graph.inputs)
+            for inner in graph.nodes:
+                yield from [key for key in self.reads(inner) if key not in inside]
+                inside.update(self.nodes[inner].outputs)
+            yield from [key for key in graph.outputs if key not in inside]
 
 
 def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
@@ -183,6 +182,16 @@ def walk(graph: ir.Graph) -> Iterator[ir.Node]:
             if attribute.type is _GRAPH or attribute.type is _GRAPHS:
                 for body in bodies(attribute):
                     yield from walk(body)
+
+
+def inner_graphs(attributes: Iterable[ir.Attr]) -> list[ir.Graph]:
+    """The graphs that attributes hold."""
+    return [
+        body
+        for attribute in attributes
+        if attribute.type is _GRAPH or attribute.type is _GRAPHS
+        for body in bodies(attribute)
+    ]
 
 
 def bodies(attribute: ir.Attr) -> tuple[ir.Graph, ...]:

@@ -28,6 +28,11 @@ def is_float(value: ir.Value | None) -> bool:
     return value is not None and value.dtype is not None and value.dtype.is_floating_point()
 
 
+def is_single(value: ir.Value | None) -> bool:
+    """Whether it is known to hold floats of 32 bits at most: of more onnxruntime runs no LeakyRelu or Conv."""
+    return is_float(value) and value.dtype.bitwidth <= 32  # type: ignore[union-attr]
+
+
 def argument(value: ir.Value | None, wanted: Polynomial) -> ir.Value | None:
     """The x of which `value` is that polynomial; None where there is none, or it holds no floats."""
     if not is_float(value):

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
 from aot.passes._edit import attribute, before, nodes, opset, replace, scalar
-from aot.passes._formulas import argument, close, product_of, same_rank
+from aot.passes._formulas import argument, close, is_single, product_of, same_rank
 
 _SIXTH = 1 / 6
 _SHAPE = {"alpha": _SIXTH, "beta": 0.5}
@@ -50,6 +50,8 @@ def hard_swish(model: ir.Model, skip: Skip) -> int:
 def _gate(node: ir.Node) -> tuple[ir.Value, float] | None:
     """(x, top) where the node is top · clip(x/6 + 1/2, 0, 1)."""
     x = node.inputs[0]
+    if not is_single(x):
+        return None
     if node.op_type == "HardSigmoid":
         slope, middle = attribute(node, "alpha", 0.2), attribute(node, "beta", 0.5)
         return (x, 1.0) if x is not None and close(slope, _SIXTH, x.dtype) and middle == 0.5 else None

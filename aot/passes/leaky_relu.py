@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
 from aot.passes._edit import array, constant, dims, made_by, nodes, replace, scalar
-from aot.passes._formulas import argument, is_float, other, polynomial, same_rank
+from aot.passes._formulas import argument, is_single, other, polynomial, same_rank
 
 
 @graph_pass(
@@ -39,7 +39,7 @@ def _slope(value: ir.Value | None, x: ir.Value | None) -> float | None:
     found = polynomial(value, x) if value is not None and x is not None else None
     if found is None or found.keys() != {1} or value is None or x is None or not same_rank(value, x):
         return None
-    return found[1] if is_float(x) else None
+    return found[1] if is_single(x) else None
 
 
 def _of_larger(node: ir.Node) -> tuple[ir.Value, float] | None:
@@ -75,7 +75,7 @@ def _of_halves(model: ir.Model, node: ir.Node) -> int:
             if x is None or negative is None or data is None or argument(negative.inputs[0], {1: -1.0}) is not x:
                 continue
             slope = data if node.op_type == "Sub" else -data
-            if not _reaches(slope.shape, x) or not same_rank(node.outputs[0], x):
+            if not is_single(x) or not _reaches(slope.shape, x) or not same_rank(node.outputs[0], x):
                 continue
             if slope.size == 1:
                 replace(node, "LeakyRelu", [x], {"alpha": float(slope.reshape(()))})

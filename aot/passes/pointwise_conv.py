@@ -7,10 +7,8 @@ import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
 from aot.passes._edit import constant, dims, made_by, nodes, only_user, replace
+from aot.passes._formulas import is_single
 from aot.passes._views import VIEWS, Layout, Size, chain
-
-_CONVOLVED = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-"""Integers have no convolution, FP64 none in onnxruntime."""
 
 
 @graph_pass(
@@ -43,7 +41,7 @@ def pointwise_conv(model: ir.Model, skip: Skip) -> int:
         shape, after = dims(x), dims(onwards[-1].outputs[0]) if onwards else None
         if x is None or shape is None or after is None or len(shape) != len(after) or len(shape) not in (3, 4, 5):
             continue
-        if not onwards or ahead[0].graph is not node.graph or weight.dtype not in _CONVOLVED:
+        if not onwards or ahead[0].graph is not node.graph or not is_single(weight):
             continue
         if not _last(shape, ahead) or not _second(onwards, [Size.of(dim) for dim in shape]):
             continue

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx.parser
+import onnxruntime as ort
 import pytest
 
 from tests.passes.random_graphs import DIMS, Graph
 from tests.passes.random_graphs.draft import RUNS
-from tests.passes.random_graphs.judge import fault
+from tests.passes.random_graphs.judge import fault, optimized
 
 FOUND: dict[str, str | tuple[int, str]] = {
     "a half that is an output beside the rotation": """
@@ -146,3 +147,34 @@ def test_what_was_found_is_right_now(name: str) -> None:
     opset, text = (20, found) if isinstance(found, str) else found
     graph = fed(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {text}'))
     assert fault(graph.model, graph.feeds) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """
+        g (double[A,4] x) => (double[A,4] y) <double three = {3}, double zero = {0}, double six = {6}>
+        { a = Add(x, three)  c = Clip(a, zero, six)  p = Mul(x, c)  y = Div(p, six) }
+        """,
+        """
+        g (double[A,4] x) => (double[A,4] y, double[A,4] z) <double slope = {0.1}, double zero = {0}>
+        { s = Mul(x, slope)  c = Greater(x, zero)  y = Where(c, x, s)  z = Max(s, x) }
+        """,
+        """
+        g (double[A,4] x) => (double[A,4] y) <double[4] slope = {1, 2, 3, 4}>
+        { p = Relu(x)  m = Neg(x)  q = Relu(m)  r = Mul(q, slope)  y = Add(p, r) }
+        """,
+        """
+        g (double[A,2,3,4] x) => (double[A,3,3,4] y)
+        <double[2,3] w = {1, 2, 3, 4, 5, 6}, int64[3] flat = {0, 0, -1}, int64[4] image = {0, 3, 3, 4}>
+        { r = Reshape(x, flat)  t = Transpose<perm = [0, 2, 1]>(r)  m = MatMul(t, w)
+          u = Transpose<perm = [0, 2, 1]>(m)  y = Reshape(u, image) }
+        """,
+    ],
+    ids=["hard swish", "leaky", "halves", "image"],
+)
+def test_what_onnxruntime_runs_in_fp64_it_still_runs(text: str) -> None:
+    """It has no kernel in FP64 for some of the ops that take the place of several."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 20]> {text}')
+    for one in (model, optimized(model)):
+        ort.InferenceSession(one.SerializeToString(), providers=["CPUExecutionProvider"])

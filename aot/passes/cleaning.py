@@ -54,6 +54,8 @@ def _take_over(value: ir.Value, output: ir.Value, node: ir.Node) -> None:
 def drop_dead(model: ir.Model, skip: Skip) -> int:
     """What no output depends on is not computed, nor kept."""
     removed = drop_unread(model.graph)
-    common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
-    common.RemoveUnusedOpsetsPass()(model)
+    if model.functions:
+        common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    if model.functions or model.opset_imports.keys() != {""}:
+        common.RemoveUnusedOpsetsPass()(model)
     return removed

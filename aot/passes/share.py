@@ -10,8 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.graph_state import CONTROL
-from aot.origins import subgraphs
+from aot.graph_state import CONTROL, inner_graphs
 from aot.passes._compute import RANDOM
 from aot.passes._edit import refine, replace
 
@@ -118,7 +117,7 @@ def _share_nodes(graph: ir.Graph, around: Sequence[dict[_Key, ir.Node]]) -> int:
     known: dict[_Key, ir.Node] = {}
     changed = 0
     for node in tuple(graph):
-        inner = tuple(subgraphs(node))
+        inner = inner_graphs(node.attributes.data.values())
         for one in inner if node.op_type in CONTROL else ():
             changed += _share_nodes(one, [*around, known])
         if inner or node.domain or node.op_type in RANDOM or not node.inputs:

@@ -389,3 +389,18 @@ def test_the_scale_of_some_rows_stays() -> None:
         ones=np.array([1, 1], np.int64),
     )
     assert passes.fold_scale(model) == 0
+
+
+def test_factors_up_to_one_wait_for_the_graph_to_be_written_and_are_rounded_once() -> None:
+    weight, first, second = normal(80, 80), np.float32(0.3), normal(80).clip(-1, 1)
+    model = model_of(
+        "(float[B,80] x) => (float[B,80] y) { a = MatMul(x, w)  b = Mul(a, s)  y = Mul(b, t) }",
+        w=weight,
+        s=first,
+        t=second,
+    )
+    check(model, {"MatMul": 1}, sites=2, x=normal(3, 80))
+    (left,) = (value.const_value for value in model.graph.initializers.values())
+    assert isinstance(left, ir.LazyTensor)
+    exact = weight.astype(np.float64) * np.float64(first) * second.astype(np.float64)
+    np.testing.assert_array_equal(left.numpy(), exact.astype(np.float32))

@@ -82,7 +82,8 @@ def test_numbers_stay_equal(one: Pass, sizes: dict[str, int]) -> None:
         for expected, got in zip(run(before, inputs), run(ir.to_proto(model), inputs), strict=True):
             assert got.shape == expected.shape
             assert got.dtype == expected.dtype
-            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+            last = 2 * np.finfo(got.dtype).eps if got.dtype == np.float16 else 0  # the reference may round on its way
+            np.testing.assert_allclose(got, expected, rtol=max(1e-5, last), atol=1e-6)
 
 
 @EACH

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,14 +33,15 @@ def optimize_file(
     without: Collection[str] = (),
     check: Check | None = None,
     fold_limit: int | None = None,
-) -> Optimized:
+) -> tuple[Optimized, list[Path]]:
     """Write `source`, optimized, as `target`; both may be the same file. See `aot.optimize.optimize`.
 
     The model is brought to the opset that the passes write, where it is older and every node of it has a form there.
     Weights stay beside the file where they were, as do those of more than 1 GiB together; they go into
-    `NAME.onnx.data`, and an older file of that name is gone only once nothing refers to it. Killed at any moment, what
-    was at `target` before is whole, or what comes after it. Raises UsageError for a place that cannot be written, and
-    GraphError for a file that is no whole and valid ONNX model.
+    `NAME.onnx.data`, or the first of `NAME.onnx.2.data`, ... that does not exist. No file of weights is ever removed,
+    since any other model may read it: those that the model at `target` read before, and that neither it nor `source`
+    reads now, are returned. Killed at any moment, what was at `target` before is whole, or what comes after it. Raises
+    UsageError for a place that cannot be written, and GraphError for a file that is no whole and valid ONNX model.
     """
     from aot.optimize import chosen, optimize
 
@@ -57,8 +57,9 @@ def optimize_file(
         check=check,
         fold_limit=fold_limit,
     )
-    _write(model, source, target, external=_is_external(model))
-    return done
+    before = _weights_of(target)
+    _write(model, target, external=_is_external(model))
+    return done, sorted(before - _weights_of(target) - _weights_of(source) if before else before)
 
 
 def _load(source: Path, check: Check | None) -> ir.Model:
@@ -107,14 +108,13 @@ def _check_place(target: Path) -> None:
         pass
 
 
-def _write(model: ir.Model, source: Path, target: Path, *, external: bool) -> None:
+def _write(model: ir.Model, target: Path, *, external: bool) -> None:
     """Write into a folder beside `target`, check, and rename into place: the weights, then what refers to them."""
     import onnx
     import onnx_ir as ir
 
     link = target.resolve()
     data = _free_name(link) if external else None
-    old = _superseded(source.resolve(), link)
     with _writing(target), TemporaryDirectory(dir=link.parent, prefix=".aot-") as folder:
         written = Path(folder) / link.name
         ir.save(model, written, external_data=data, size_threshold_bytes=_EXTERNAL)
@@ -127,32 +127,37 @@ def _write(model: ir.Model, source: Path, target: Path, *, external: bool) -> No
                 where=str(target),
                 fix="nothing was written; where the file itself passes onnx.checker.check_model, this is a bug of aot",
             ) from error
-        if data is not None and (Path(folder) / data).exists():
-            os.replace(Path(folder) / data, link.parent / data)
-        os.replace(written, link)
-    for path in old:
-        path.unlink(missing_ok=True)
+        if data is None:
+            os.replace(written, link)
+        else:
+            _put_in_place(written, link, Path(folder) / data)
 
 
-def _superseded(source: Path, target: Path) -> set[Path]:
-    """The files of weights, named by `_free_name`, that the file at `target` refers to and `source` does not."""
-    named = re.compile(re.escape(target.name) + r"(\.\d+)?\.data")
-    old = {path for path in _weights_of(target) if path.parent == target.parent and named.fullmatch(path.name)}
-    return old if source == target else old - _weights_of(source)
+def _put_in_place(written: Path, target: Path, weights: Path) -> None:
+    """Rename the weights, where there are any, then the file that refers to them; stopped between, neither is there."""
+    beside = target.parent / weights.name
+    try:
+        if weights.exists() and weights.stat().st_size:  # onnx-ir leaves an empty one where no weight is large enough
+            os.replace(weights, beside)
+        os.replace(written, target)
+    finally:
+        if written.exists() and not weights.exists():
+            beside.unlink(missing_ok=True)
 
 
 def _weights_of(path: Path) -> set[Path]:
     """The files beside an ONNX file that hold its weights."""
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-    from onnx.external_data_helper import ExternalDataInfo
 
+    path = path.resolve()
     try:
         graph = onnx.load(str(path), load_external_data=False).graph
     except (OSError, DecodeError):
         return set()
     outside = (weight for weight in graph.initializer if weight.data_location == onnx.TensorProto.EXTERNAL)
-    return {path.parent / ExternalDataInfo(weight).location for weight in outside}
+    named = {entry.value for weight in outside for entry in weight.external_data if entry.key == "location"}
+    return {path.parent / name for name in named if (path.parent / name).is_file()}
 
 
 def _free_name(target: Path) -> str:

@@ -65,7 +65,7 @@ def command(
     if backend is not None or gpu is not None:
         form = form_for(*_place(backend, gpu), precision)  # type: ignore[arg-type]
         operator = form.attention == "operator"
-    done = optimize_file(
+    done, left = optimize_file(
         Path(source),
         Path(target),
         narrow=precision != "fp32",
@@ -75,7 +75,15 @@ def command(
         check=Check(whole=verify),
         fold_limit=fold_limit,
     )
-    found = {"input": source, "output": target, **done.to_json(), "peak_bytes": _peak()}
+    found = {
+        "input": source,
+        "output": target,
+        "left": [str(path) for path in left],
+        **done.to_json(),
+        "peak_bytes": _peak(),
+    }
+    for path in left:
+        click.echo(f"left: {path}, which nothing of {Path(target).name} reads any more; other models may", err=True)
     if as_json:
         click.echo(json.dumps(found))
     else:

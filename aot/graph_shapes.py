@@ -265,7 +265,8 @@ def _inferred(
                 write(model.graph.value_info.add(), key, made_up)
     write_nodes(model.graph, state, inner)
     # onnx makes up names that no dim of the model has.
-    names = onnx.helper.make_tensor_value_info("", onnx.TensorProto.BOOL, sorted(taken))
+    apart = max(given, key=len) + "_"  # not "": onnx before 1.23 takes that for every input left out
+    names = onnx.helper.make_tensor_value_info(apart, onnx.TensorProto.BOOL, sorted(taken))
     model.graph.input.append(names)
     try:
         found = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=contents)

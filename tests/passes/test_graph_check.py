@@ -97,6 +97,10 @@ def scale_afterwards(model: ir.Model) -> None:
     replace(product, "Mul", [inner.outputs[0], k])
 
 
+AMPLIFIED = """<float t = {0.7}, float s = {0.3}, float k = {100001}>
+{ f = Cast<to = 1>(x)  c = Add(f, t)  a = Mul(c, s)  b = Mul(a, k)  y = Sin(b) }"""
+"""Of an integer x, which has no last digit to move; the rounding of b moves y by 1e-3 and more."""
+
 WRONG = {
     "op": ("(float[B,4] x) => (float[B,4] y) { a = Exp(x)  y = Neg(a) }", swap("Exp", "Abs")),
     "attribute": (
@@ -109,6 +113,18 @@ WRONG = {
     ),
     "dropped": ("(float[B,4] x) => (float[B,4] y) { a = Exp(x)  b = Abs(a)  c = Neg(b)  y = Exp(c) }", drop("Neg")),
     "integers": ("(int64[B,4] x) => (int64[B,4] y) { a = Add(x, x)  y = Mul(a, x) }", swap("Add", "Mul")),
+    "integers, equal for 0 and 1": (
+        "(int64[B,4] x) => (int64[B,4] y) { a = Mul(x, x)  y = Add(a, x) }",
+        swap("Mul", "Max"),
+    ),
+    "rows of a table that has two": (
+        """(int64[B,4] x) => (float[B,4] y) <float[2] table = {1.5, 2.5}> { a = Gather(table, x)  y = Neg(a) }""",
+        refill("table", np.array([1.5, 2], np.float32)),
+    ),
+    "what integers are scaled by, before a step that amplifies rounding": (
+        f"(int64[B,8] x) => (float[B,8] y) {AMPLIFIED}",
+        refill("k", np.float32(100021)),
+    ),
     "bools": ("(bool[B,4] x, bool[B,4] z) => (bool[B,4] y) { a = And(x, z)  y = Not(a) }", swap("And", "Or")),
     "one size of two": (
         "(float[B,S] x) => (float[N] y) <int64[1] n = {-1}> { a = Transpose<perm = [1, 0]>(x)  y = Reshape(a, n) }",
@@ -175,6 +191,15 @@ RIGHT = {
     "no more than the last digit of the inputs, one without dims among them, is worth": (
         "(float[B,4] x, float s) => (float[B,4] y) <float k = {1000}> { a = Mul(x, s)  b = Mul(a, k)  y = Sin(b) }",
         associate,
+    ),
+    "no more than the last digit of what is computed from integers is worth": (
+        f"(int64[B,8] x) => (float[B,8] y) {AMPLIFIED}",
+        associate,
+    ),
+    "of a mask of 0 and 1, which large integers would make infinite": (
+        """(float[B,4] q, int64[B,4] keep) => (float[B,4] y) <float one = {1}, float low = {-3e38}>
+        { k = Cast<to = 1>(keep)  d = Sub(one, k)  m = Mul(d, low)  a = Add(q, m)  y = Softmax(a) }""",
+        refill("low", np.float32(-30000)),
     ),
 }
 

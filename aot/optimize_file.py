@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -21,6 +23,29 @@ _INLINE = 1 << 30
 """Bytes of weights up to which they are written into the file itself, where they were in the file before."""
 _EXTERNAL = 1024
 """Bytes from which a weight is written beside the file, where they are."""
+
+_OTHER = {
+    ".py": "declares a model",
+    ".pt2": "is an exported program",
+    ".aot": "is an artifact",
+    ".tar": "is an artifact",
+    **dict.fromkeys((".pt", ".pth", ".safetensors", ".ckpt", ".bin", ".data"), "holds weights"),
+}
+_TAKES = "aot optimize takes an .onnx file; aot build takes model.py, x.pt2, x.onnx and prepared artifacts"
+
+
+@dataclass(frozen=True)
+class _Stated:
+    """What a file states of an input or output."""
+
+    shape: ir.Shape | None
+    type: ir.TypeProtocol | None
+    doc_string: str | None
+    metadata: dict[str, str]
+
+    @classmethod
+    def of(cls, value: ir.Value) -> _Stated:
+        return cls(value.shape, value.type, value.doc_string, dict(value.metadata_props))
 
 
 def optimize_file(
@@ -46,8 +71,9 @@ def optimize_file(
     from aot.optimize import chosen, optimize
 
     chosen(narrow=narrow, quantized=quantized, operator=operator, without=without)
+    _check_source(source)
     _check_place(target)
-    model = _load(source, check)
+    model, stated = _load(source, check)
     done = optimize(
         model,
         narrow=narrow,
@@ -57,13 +83,17 @@ def optimize_file(
         check=check,
         fold_limit=fold_limit,
     )
+    _restore(model, stated)
     before = _weights_of(target)
     _write(model, target, external=_is_external(model))
     return done, sorted(before - _weights_of(target) - _weights_of(source) if before else before)
 
 
-def _load(source: Path, check: Check | None) -> ir.Model:
-    """The model of a file, in the opset of the passes where it can be brought there."""
+def _load(source: Path, check: Check | None) -> tuple[ir.Model, list[_Stated]]:
+    """The model of a file, in the opset of the passes where it can be brought there.
+
+    With what the file states of its inputs and outputs, before anything is inferred.
+    """
     from aot.graph import Pass, infer_shapes
     from aot.graph_shapes import forget_wrong_shapes
     from aot.graph_state import State
@@ -72,9 +102,10 @@ def _load(source: Path, check: Check | None) -> ir.Model:
     from aot.onnx_input.opsets import upgrade
 
     model = load(source, inline=False)
+    stated = [_Stated.of(value) for value in _ends(model)]
     forget_wrong_shapes(model)
     if model.functions or model.opset_imports.get("", OPSET) >= OPSET:
-        return model
+        return model, stated
     infer_shapes(model)
     before = State.of(model)
     try:
@@ -86,7 +117,32 @@ def _load(source: Path, check: Check | None) -> ir.Model:
         # It is rewritten in place; what it was is in the file.
         model = load(source, inline=False)
         forget_wrong_shapes(model)
-    return model
+    return model, stated
+
+
+def _ends(model: ir.Model) -> list[ir.Value]:
+    return [*model.graph.inputs, *model.graph.outputs]
+
+
+def _restore(model: ir.Model, stated: list[_Stated]) -> None:
+    """Inputs and outputs are described as in the file.
+
+    One of no stated rank, which a valid file cannot have, keeps what was inferred, its made-up names left out.
+    """
+    import onnx_ir as ir
+
+    from aot.graph_shapes import made_up
+
+    for value, was in zip(_ends(model), stated, strict=True):
+        if was.shape is not None:
+            value.shape = was.shape
+        elif value.shape is not None:
+            sizes = [size if isinstance(size, int) else size.value for size in value.shape]
+            value.shape = ir.Shape([size if isinstance(size, int) or not made_up(size) else None for size in sizes])
+        value.type = was.type or value.type
+        value.doc_string = was.doc_string
+        value.metadata_props.clear()
+        value.metadata_props.update(was.metadata)
 
 
 def _is_external(model: ir.Model) -> bool:
@@ -98,14 +154,43 @@ def _is_external(model: ir.Model) -> bool:
     return held > _INLINE or any(isinstance(weight, ir.ExternalTensor) for weight in weights)
 
 
+def _check_source(source: Path) -> None:
+    """Raise UsageError for what cannot be an ONNX file, told without opening it."""
+    name, folder = str(source), source.parent
+    # os.path, since Path raises for names that are too long.
+    if os.path.exists(source):
+        if source.suffix in _OTHER:
+            raise UsageError(f"'{name}' {_OTHER[source.suffix]}; it is not an ONNX file", fix=_TAKES)
+        if source.is_dir():
+            raise UsageError(f"'{name}' is a folder, not a file", fix="name the ONNX file in it")
+        if not source.is_file():
+            raise UsageError(f"'{name}' is not a regular file", fix="write the model into a file first")
+        return
+    if not os.path.isdir(folder):
+        raise UsageError(f"no such folder: {folder}", where=name, fix="check the path")
+    stems = [path.stem for path in sorted(folder.glob("*.onnx")) if path.is_file()]
+    near = difflib.get_close_matches(source.stem, stems, n=1, cutoff=0.7)
+    raise UsageError(
+        f"no such file: {name}", fix=f"did you mean '{folder / near[0]}.onnx'?" if near else "check the path"
+    )
+
+
 def _check_place(target: Path) -> None:
-    folder = target.absolute().parent
-    if not folder.is_dir():
-        raise UsageError("the folder of the output does not exist", where=str(target), fix=f"mkdir -p {folder}")
-    if target.is_dir():
-        raise UsageError("the output is a folder", where=str(target), fix="give the name of a file, e.g. model.onnx")
-    with _writing(target), TemporaryDirectory(dir=folder, prefix=".aot-"):
-        pass
+    with _writing(target):
+        link = Path(os.path.realpath(target))
+        if not link.parent.is_dir():
+            raise UsageError(
+                "the folder of the output does not exist", where=str(target), fix=f"mkdir -p {link.parent}"
+            )
+        if link.exists() and not link.is_file():
+            kind = "a folder, not" if link.is_dir() else "not"
+            raise UsageError(
+                f"the output is {kind} a regular file",
+                where=str(target),
+                fix="give the name of a file, e.g. model.onnx",
+            )
+        with TemporaryDirectory(dir=link.parent, prefix=".aot-"):
+            pass
 
 
 def _write(model: ir.Model, target: Path, *, external: bool) -> None:
@@ -113,7 +198,7 @@ def _write(model: ir.Model, target: Path, *, external: bool) -> None:
     import onnx
     import onnx_ir as ir
 
-    link = target.resolve()
+    link = Path(os.path.realpath(target))
     data = _free_name(link) if external else None
     with _writing(target), TemporaryDirectory(dir=link.parent, prefix=".aot-") as folder:
         written = Path(folder) / link.name
@@ -150,7 +235,7 @@ def _weights_of(path: Path) -> set[Path]:
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     try:
         graph = onnx.load(str(path), load_external_data=False).graph
     except (OSError, DecodeError):

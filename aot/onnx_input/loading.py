@@ -30,6 +30,8 @@ def load(path: Path, plugins: Collection[str] = (), *, inline: bool = True) -> i
 
     try:
         proto = onnx.load(str(path), load_external_data=False)
+        if not path.stat().st_size:
+            raise ValueError("the file is empty")
         if not proto.graph.output:
             raise ValueError("it has no outputs")
         if not any(item.domain in ("", "ai.onnx") for item in proto.opset_import) and _standard_nodes(proto):
@@ -42,10 +44,14 @@ def load(path: Path, plugins: Collection[str] = (), *, inline: bool = True) -> i
             if weight.const_value is not None and weight.const_value.dtype != ir.DataType.STRING:
                 weight.const_value.numpy()
         _tidy(model, plugins, inline)
-    except (DecodeError, OSError, ValueError, TypeError, KeyError, ir.serde.SerdeError, ir.passes.PassError) as error:
+    except DecodeError as error:
+        raise _undecodable(path) from error
+    except (OSError, ValueError, TypeError, KeyError, ir.serde.SerdeError, ir.passes.PassError) as error:
         said: BaseException = error
         while isinstance(said, ir.serde.SerdeError) and said.__cause__ is not None:
             said = said.__cause__
+        if isinstance(said, OSError) and said.strerror:
+            said = ValueError(f"it cannot be read: {said.strerror}")
         lines = [line.strip() for line in str(said).splitlines() if line.strip()]
         raise GraphError(
             f"not a whole ONNX model: {lines[0] if lines else type(error).__name__}",
@@ -53,6 +59,19 @@ def load(path: Path, plugins: Collection[str] = (), *, inline: bool = True) -> i
             fix="export or copy it again, external data beside it",
         ) from error
     return model
+
+
+def _undecodable(path: Path) -> GraphError:
+    """The error for bytes that are no protobuf."""
+    with path.open("rb") as file:
+        start = file.read(1024)
+    if start.startswith(b"version https://git-lfs"):
+        what, fix = "it is a pointer of Git LFS, not the file itself", "git lfs pull"
+    elif start.isascii() and not any(byte < 9 for byte in start):
+        what, fix = "it is text", "check the path, or export it again"
+    else:
+        what, fix = "it is cut off, damaged or of another format", "export or copy it again"
+    return GraphError(f"not a whole ONNX model: {what}", where=str(path), fix=fix)
 
 
 def _standard_nodes(proto: onnx.ModelProto) -> bool:

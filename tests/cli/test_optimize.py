@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,28 @@ def test_foreign_ops_functions_and_branches_are_left_as_they_are(tmp_path: Path)
     assert after.graph.node[1].attribute[0].i == 3
 
 
+@pytest.mark.parametrize("opset", [13, 20])
+def test_dims_without_a_name_stay_without_one(opset: int, tmp_path: Path) -> None:
+    """Of inputs and outputs, as in the file, documentation and denotations included; whatever could be inferred."""
+    text = f"""<ir_version: 8, opset_import: ["" : {opset}]>
+    net (float[n,4] x) => (float[n,4] y, float[n,4] z, float[n,n] w)
+    {{ a = Identity(x)  b = Neg(a)  y = Neg(b)  z = Neg(a)  t = Transpose<perm = [1, 0]>(z)  w = MatMul(z, t) }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.output[0].doc_string = "the result"
+    model.graph.output[0].metadata_props.add(key="unit", value="m")
+    for value in (model.graph.input[0], *model.graph.output):
+        dims = value.type.tensor_type.shape.dim
+        dims[0].Clear()
+        dims[0].denotation = "DATA_BATCH"
+    model.graph.output[1].type.tensor_type.shape.dim[1].Clear()
+    source, target = given(tmp_path / "in.onnx", model), tmp_path / "out.onnx"
+    assert cli.call(["optimize", str(source), str(target)]) == 0
+    after = onnx.load(target)
+    for side in ("input", "output"):
+        was, now = ([v.SerializeToString(deterministic=True) for v in getattr(m.graph, side)] for m in (model, after))
+        assert now == was
+
+
 def test_sizes_of_an_example_in_the_file_do_not_mislead(tmp_path: Path) -> None:
     """The inner value claims a batch of 1: what follows from it would be wrong at every other size."""
     text = """<ir_version: 8, opset_import: ["" : 20]>
@@ -256,17 +279,47 @@ class TestWeightsBesideTheFile:
 
 class TestUsersErrors:
     def test_no_such_file(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "in.onnx" in refused(capsys, tmp_path / "in.onnx", tmp_path / "out.onnx")["where"]
+        error = refused(capsys, tmp_path / "in.onnx", tmp_path / "out.onnx")
+        assert (error["what"], error["fix"]) == (f"no such file: {tmp_path / 'in.onnx'}", "check the path")
+        near = given(tmp_path / "model.onnx")
+        assert refused(capsys, tmp_path / "modle.onnx", tmp_path / "out.onnx")["fix"] == f"did you mean '{near}'?"
+        assert refused(capsys, tmp_path / "no" / "in.onnx", near)["what"] == f"no such folder: {tmp_path / 'no'}"
+        assert refused(capsys, "x" * 5000, near)["what"].startswith("no such file")
 
-    @pytest.mark.parametrize("content", [b"not a protobuf at all", b"", b"\x00" * 100])
-    def test_no_model(self, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    @pytest.mark.parametrize(
+        ("name", "what"),
+        [("model.py", "declares a model"), ("model.pt2", "exported program"), ("model.pth", "holds weights")],
+    )
+    def test_a_model_of_another_form(
+        self, name: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / name).touch()
+        error = refused(capsys, tmp_path / name, tmp_path / "out.onnx")
+        assert what in error["what"]
+        assert "aot build takes model.py" in error["fix"]
+
+    def test_an_artifact(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "model.aot").mkdir()
+        assert "is an artifact" in refused(capsys, tmp_path / "model.aot", tmp_path / "out.onnx")["what"]
+
+    @pytest.mark.parametrize(
+        ("content", "what"),
+        [
+            (b"not a protobuf at all\n", "it is text"),
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "it is a pointer of Git LFS, not the file"),
+            (b"", "the file is empty"),
+            (b"\x00" * 100, "it is cut off, damaged or of another format"),
+        ],
+    )
+    def test_no_model(self, content: bytes, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "in.onnx").write_bytes(content)
-        refused(capsys, tmp_path / "in.onnx", tmp_path / "out.onnx")
+        said = refused(capsys, tmp_path / "in.onnx", tmp_path / "out.onnx")["what"]
+        assert said.startswith(f"not a whole ONNX model: {what}")
 
     def test_half_a_model(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = given(tmp_path / "in.onnx")
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        refused(capsys, path, tmp_path / "out.onnx")
+        assert "it is cut off" in refused(capsys, path, tmp_path / "out.onnx")["what"]
 
     def test_a_cycle(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         text = "<ir_version: 8, opset_import: ['' : 20]> g (float[2] x) => (float[2] y) { a = Relu(x)  y = Neg(a) }"
@@ -283,11 +336,26 @@ class TestUsersErrors:
     def test_a_folder_that_does_not_exist(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert "mkdir" in refused(capsys, given(tmp_path / "in.onnx"), tmp_path / "no" / "out.onnx")["fix"]
 
-    def test_a_folder_in_place_of_the_output(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        refused(capsys, given(tmp_path / "in.onnx"), tmp_path)
+    def test_an_output_that_is_no_regular_file(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Before any work: a rename would put a file in the place of a device or a pipe."""
+        source, fifo, listening = given(tmp_path / "in.onnx"), tmp_path / "fifo", socket.socket(socket.AF_UNIX)
+        os.mkfifo(fifo)
+        (tmp_path / "link").symlink_to("fifo")
+        monkeypatch.chdir(tmp_path)
+        listening.bind("socket")
+        with listening:
+            monkeypatch.setattr("aot.optimize_file._load", lambda *_: pytest.fail("it was read"))
+            for place in (fifo, tmp_path / "link", "socket", "/dev/null"):
+                assert refused(capsys, source, place)["what"] == "the output is not a regular file"
+            assert refused(capsys, source, tmp_path)["what"] == "the output is a folder, not a regular file"
+        assert fifo.is_fifo()
 
-    def test_a_folder_in_place_of_the_input(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        refused(capsys, tmp_path, tmp_path / "out.onnx")
+    def test_an_input_that_is_no_regular_file(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        os.mkfifo(tmp_path / "in.onnx")
+        assert "not a regular file" in refused(capsys, tmp_path / "in.onnx", tmp_path / "out.onnx")["what"]
+        assert "is a folder" in refused(capsys, tmp_path, tmp_path / "out.onnx")["what"]
 
     def test_a_mistyped_pass(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         error = refused(capsys, given(tmp_path / "in.onnx"), tmp_path / "out.onnx", "--without-pass", "drop_ded")

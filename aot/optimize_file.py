@@ -84,9 +84,13 @@ def optimize_file(
         fold_limit=fold_limit,
     )
     _restore(model, stated)
-    before = _weights_of(target)
+    # Weights go into a file that was not there, so whatever was read before no longer is. Told before the writing,
+    # after which nothing should take time.
+    left = _weights_of(target)
+    if left and not source.samefile(target):
+        left -= _weights_of(source)
     _write(model, target, external=_is_external(model))
-    return done, sorted(before - _weights_of(target) - _weights_of(source) if before else before)
+    return done, sorted(left)
 
 
 def _load(source: Path, check: Check | None) -> tuple[ir.Model, list[_Stated]]:

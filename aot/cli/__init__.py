@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 INTERRUPTED = 130
 STOPPED = "interrupted; finished stages are kept"
+"""What an interrupt leaves."""
+UNWRITTEN = "interrupted; nothing was written"
+"""What it leaves of a command that has no stages, and writes one file at its end."""
+
+
+def stopped(arguments: Sequence[str]) -> str:
+    """What is said of an interrupt of the command that `arguments` call."""
+    return UNWRITTEN if arguments[:1] == ["optimize"] else STOPPED
 
 
 def main() -> None:
@@ -18,7 +27,7 @@ def main() -> None:
         # Pressed while modules were imported, or again while the answer to the first was written.
         code = INTERRUPTED
         if sys.stderr is not None:
-            sys.stderr.write(f"{STOPPED}\n")
+            sys.stderr.write(f"{stopped(sys.argv[1:])}\n")
     try:
         sys.exit(code)
     finally:

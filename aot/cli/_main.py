@@ -17,7 +17,7 @@ from types import FrameType
 import click
 
 from aot import __version__
-from aot.cli import INTERRUPTED, STOPPED
+from aot.cli import INTERRUPTED, STOPPED, stopped
 from aot.errors import AotError
 
 COMMANDS = {
@@ -79,14 +79,14 @@ def call(arguments: Sequence[str]) -> int:
             code = _invoked(arguments)
             sys.stdout.flush()
         except (KeyboardInterrupt, click.Abort):
-            return _stopped(as_json)
+            return _stopped(as_json, stopped(arguments))
         except BrokenPipeError:
             # Whoever read us has gone. Python would complain once more when it flushes stdout at exit.
             _drop_output()
             return BROKEN_PIPE
         except Exception as error:  # noqa: BLE001  the one place where a bug is told from a user's error
             # Torch and others catch what they should not, and raise something of their own out of it.
-            return _stopped(as_json) if interrupted else _answer(as_json, error)
+            return _stopped(as_json, stopped(arguments)) if interrupted else _answer(as_json, error)
     return code if isinstance(code, int) else 0
 
 
@@ -147,9 +147,9 @@ def _failed(as_json: bool, what: str, where: str | None, fix: str | None) -> int
     return 2
 
 
-def _stopped(as_json: bool) -> int:
-    click.echo(STOPPED, err=True)
-    _print_error(as_json, STOPPED, None, "run the command again to go on")
+def _stopped(as_json: bool, what: str) -> int:
+    click.echo(what, err=True)
+    _print_error(as_json, what, None, f"run the command again{' to go on' if what == STOPPED else ''}")
     return INTERRUPTED
 
 

@@ -16,6 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 from aot.cli import _main as cli
+from aot.config import PRECISIONS
 from aot.graph import Pass
 from aot.passes import PASSES
 
@@ -254,6 +255,7 @@ class TestWeightsBesideTheFile:
 
         monkeypatch.setattr(os, "replace", stop)
         assert cli.call(["optimize", str(source), str(tmp_path / "out.onnx")]) == 130
+        assert capsys.readouterr().err == "interrupted; nothing was written\n"
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.onnx", "in.weights"]
 
     def test_weights_that_the_input_reads_are_not_removed_with_the_old_output(self, tmp_path: Path) -> None:
@@ -361,6 +363,20 @@ class TestUsersErrors:
         error = refused(capsys, given(tmp_path / "in.onnx"), tmp_path / "out.onnx", "--without-pass", "drop_ded")
         assert "drop_dead" in error["fix"]
 
+    @pytest.mark.parametrize("limit", ["16MiB", "-1", "1.5", ""])
+    def test_a_limit_that_is_no_number_of_bytes(
+        self, limit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        error = refused(capsys, given(tmp_path / "in.onnx"), tmp_path / "out.onnx", "--fold-limit", limit)
+        assert error["what"] == f"--fold-limit {limit}: expected a whole number of bytes, 0 or more"
+
+    def test_a_wrong_name_of_a_pass_is_answered_with_all(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        error = refused(capsys, given(tmp_path / "in.onnx"), tmp_path / "out.onnx", "--without-pass", "all")
+        listed = error["fix"].partition("there are: ")[2].split(", ")
+        assert set(listed) == {*(one.name for one in PASSES), "attention_operator"}
+
     def test_a_target_without_its_backend(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         error = refused(capsys, given(tmp_path / "in.onnx"), tmp_path / "out.onnx", "--target", "sm89")
         assert "--backend" in error["fix"]
@@ -387,6 +403,15 @@ def test_a_wrong_pass_is_named_nothing_is_written_and_without_it_all_is_well(
         assert not target.exists()
     assert cli.call(["optimize", str(source), str(target), "--without-pass", "broken"]) == 0
     assert ops(target) == ["Relu", "Neg"]
+
+
+def test_help_names_every_precision(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.call(["optimize", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    about = said.partition("--precision NAME ")[2].partition("--backend")[0]
+    assert all(name in about for name in PRECISIONS)
+    assert "Both may be the same file" in said
+    assert "OUT.onnx.data" in said
 
 
 def test_folding_keeps_to_its_limit(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ _AROUND = ((0, 0), (2, 0), (6, 4))
 
 @dataclass
 class Checked:
-    """What was compared of one pass. sites: how many; largest: the largest difference found."""
+    """What was compared of one pass. sites: how many; largest: the difference found that is nearest to its limit."""
 
     sites: int = 0
     largest: Difference = field(default_factory=Difference)
@@ -54,8 +54,10 @@ class Checked:
         return {
             "checked": self.sites,
             "unchecked": dict(self.unchecked),
+            "relative": self.largest.relative,
             "max_abs": self.largest.absolute,
             "relative_l2": self.largest.l2,
+            "noise": self.largest.noise,
         }
 
 
@@ -104,8 +106,16 @@ class Check:
         self.total = difference(self._first, self._last)
 
     def largest(self) -> Difference:
-        """The largest difference found."""
-        return max((self.total or Difference(), *(checked.largest for checked in self.passes.values())))
+        """The largest difference found, as a share of the output's magnitude, of those that are no noise."""
+        return max((one for one in self._found() if not one.noise), key=_relative, default=Difference())
+
+    def noise(self) -> Difference:
+        """The largest difference found of those that are noise."""
+        return max((one for one in self._found() if one.noise), key=_relative, default=Difference())
+
+    def _found(self) -> list[Difference]:
+        found = [checked.largest for checked in self.passes.values()]
+        return found if self.total is None else [self.total, *found]
 
     def _sample(self, one: Pass, before: State, after: State, checked: Checked, start: float) -> None:
         for target in _unlike(before, after):
@@ -150,6 +160,10 @@ class Check:
         if not found.within:
             raise _wrong(one, found, before, after, target)
         checked.note(found)
+
+
+def _relative(found: Difference) -> float:
+    return found.relative
 
 
 def _wrong(one: Pass, found: Difference, before: State, after: State, target: Target | None) -> GraphError:

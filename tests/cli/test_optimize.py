@@ -89,6 +89,8 @@ def test_fewer_nodes_give_the_same_numbers_under_the_same_names(
     for got, expected in zip(run(target, **inputs()), run(source, **inputs()), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
     assert found["compared"] == "sites"
+    assert 0 < found["relative"] < 1e-5
+    assert found["noise"] == 0
     assert 0 < found["max_abs"] < 1e-5
     assert 0 < found["relative_l2"] < 1e-5
     assert found["peak_bytes"] > 1 << 20

@@ -212,6 +212,14 @@ def test_a_right_rewrite_is_not_accused(name: str, whole: bool) -> None:
     assert found.largest().within
 
 
+def test_what_is_noise_is_told_apart_from_the_largest_difference() -> None:
+    found = watched(f"(int64[B,8] x) => (float[B,8] y, float[B,8] z) {AMPLIFIED[:-1]} z = Neg(f) }}", associate, True)
+    assert found.largest().relative == 0
+    assert 1e-3 < found.noise().relative < 1
+    facts = found.passes["tried"].to_json()
+    assert (facts["relative"], facts["noise"]) == (found.noise().relative, True)
+
+
 def test_what_is_read_twice_may_become_one() -> None:
     def share(model: ir.Model) -> None:
         first, second = nodes(model, "Exp")

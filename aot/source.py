@@ -33,6 +33,11 @@ class Source(ABC):
     key: str
     project: Path
     tools: tuple[str, ...]
+    suspects = (
+        "look for state, randomness or a branch on a size in forward; "
+        "if there is none, this is a bug in aot: please report it"
+    )
+    """What to do where the exported graph does not do what the model does."""
 
     @abstractmethod
     def write_onnx(self, folder: Path) -> Mapping[str, Any]:

@@ -26,6 +26,11 @@ class OnnxFile(FileSource):
     """An ONNX file. Its Dims are its named dimensions; an unnamed one, or `?`, is unlike every other."""
 
     tools = ("onnx", "onnx-ir", "onnxscript", "onnxruntime")
+    suspects = (
+        "the file may draw random numbers, or magnify rounding on inputs unlike those it is for: give integer inputs a "
+        "sensible range with --dim NAME=MIN:OPT:MAX; --verify-passes says whether a rewrite of the graph is at fault, "
+        "--without-pass NAME leaves it out"
+    )
     _loaded: ir.Model | None = None
 
     def _model(self) -> ir.Model:

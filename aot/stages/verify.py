@@ -64,8 +64,7 @@ def verify_export(
             raise small_sizes.refusal(cases, references, source) or ExportError(
                 f"the exported graph does not do what the model does: {facts['reasons'][0]}",
                 where=f"model '{spec.name}', before any change of precision",
-                fix="look for state, randomness or a branch on a size in forward; "
-                "if there is none, this is a bug in aot: please report it",
+                fix=source.suspects,
             )
         return {**facts, "moved": moved}
 

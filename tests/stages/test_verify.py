@@ -12,6 +12,7 @@ import pytest
 
 from aot.config import Budget
 from aot.errors import DeclarationError, EngineError, ExportError
+from aot.sources.onnx_file import OnnxFile
 from aot.stages.verify import rejudge, verify_engine, verify_export, verify_graph
 from tests.tiny import PLAN, WEIGHT, Eager, Workshop, report_of
 
@@ -103,7 +104,19 @@ def test_an_export_that_differs_from_eager_ends_the_build_before_any_precision_i
     wrong = shop.graph(WEIGHT * np.float32(1.002))
     with pytest.raises(ExportError, match=r"case 'b1', output 'y': relative_l2 0\.00[0-9]+") as caught:
         verify_export(shop.run, Eager(), wrong, shop.references(), PLAN, requantized=False)
-    assert "state" in str(caught.value)
+    assert "state, randomness or a branch on a size in forward" in str(caught.value)
+
+
+def test_of_a_file_that_differs_no_forward_is_blamed_but_what_can_be_given_and_left_out(shop: Workshop) -> None:
+    class File(Eager):
+        suspects = OnnxFile.suspects
+
+    wrong = shop.graph(WEIGHT * np.float32(1.002))
+    with pytest.raises(ExportError, match="the exported graph does not do what the model does") as caught:
+        verify_export(shop.run, File(), wrong, shop.references(), PLAN, requantized=False)
+    fix = caught.value.fix or ""
+    assert "forward" not in fix
+    assert all(option in fix for option in ("--dim NAME=MIN:OPT:MAX", "--verify-passes", "--without-pass"))
 
 
 def test_an_export_is_held_no_closer_than_the_model_keeps_at_the_very_case_that_missed(shop: Workshop) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from aot.errors import AotError, GraphError, UsageError
 
 if TYPE_CHECKING:
+    import onnx
     import onnx_ir as ir
 
     from aot.graph_check import Check
@@ -23,7 +24,6 @@ _INLINE = 1 << 30
 """Bytes of weights up to which they are written into the file itself, where they were in the file before."""
 _EXTERNAL = 1024
 """Bytes from which a weight is written beside the file, where they are."""
-
 _OTHER = {
     ".py": "declares a model",
     ".pt2": "is an exported program",
@@ -31,6 +31,7 @@ _OTHER = {
     ".tar": "is an artifact",
     **dict.fromkeys((".pt", ".pth", ".safetensors", ".ckpt", ".bin", ".data"), "holds weights"),
 }
+"""What a file of another form is, by its suffix."""
 _TAKES = "aot optimize takes an .onnx file; aot build takes model.py, x.pt2, x.onnx and prepared artifacts"
 
 
@@ -72,7 +73,7 @@ def optimize_file(
 
     chosen(narrow=narrow, quantized=quantized, operator=operator, without=without)
     _check_source(source)
-    _check_place(target)
+    _check_place(source, target)
     model, stated = _load(source, check)
     done = optimize(
         model,
@@ -179,7 +180,8 @@ def _check_source(source: Path) -> None:
     )
 
 
-def _check_place(target: Path) -> None:
+def _check_place(source: Path, target: Path) -> None:
+    """Raise UsageError for a place where no file can be written, or where one must stay."""
     with _writing(target):
         link = Path(os.path.realpath(target))
         if not link.parent.is_dir():
@@ -192,6 +194,10 @@ def _check_place(target: Path) -> None:
                 f"the output is {kind} a regular file",
                 where=str(target),
                 fix="give the name of a file, e.g. model.onnx",
+            )
+        if link.exists() and any(link.samefile(weights) for weights in _weights_of(source)):
+            raise UsageError(
+                "the output holds weights of the input", where=str(target), fix="give another name, e.g. model.onnx"
             )
         with TemporaryDirectory(dir=link.parent, prefix=".aot-"):
             pass
@@ -244,9 +250,18 @@ def _weights_of(path: Path) -> set[Path]:
         graph = onnx.load(str(path), load_external_data=False).graph
     except (OSError, DecodeError):
         return set()
-    outside = (weight for weight in graph.initializer if weight.data_location == onnx.TensorProto.EXTERNAL)
-    named = {entry.value for weight in outside for entry in weight.external_data if entry.key == "location"}
+    outside = (tensor for tensor in _tensors(graph) if tensor.data_location == onnx.TensorProto.EXTERNAL)
+    named = {entry.value for tensor in outside for entry in tensor.external_data if entry.key == "location"}
     return {path.parent / name for name in named if (path.parent / name).is_file()}
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """The weights of a graph and of its bodies, and the tensors that nodes hold."""
+    yield from graph.initializer
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        yield from (attribute.t, *attribute.tensors)
+        for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            yield from _tensors(body)
 
 
 def _free_name(target: Path) -> str:

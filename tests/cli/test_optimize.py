@@ -234,6 +234,16 @@ class TestWeightsBesideTheFile:
         for one in (shared, path):
             np.testing.assert_array_equal(run(one, x=x)[0], run(source, x=x)[0])
 
+    def test_an_output_that_would_replace_weights_of_the_input_is_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        source = self.source(tmp_path)
+        before = (tmp_path / "in.weights").read_bytes()
+        (tmp_path / "link.onnx").symlink_to("in.weights")
+        for name in ("in.weights", "link.onnx"):
+            assert refused(capsys, source, tmp_path / name)["what"] == "the output holds weights of the input"
+        assert (tmp_path / "in.weights").read_bytes() == before
+
     def test_small_weights_leave_no_empty_file(self, tmp_path: Path) -> None:
         text = """<ir_version: 8, opset_import: ["" : 20]>
         net (float[n,2] x) => (float[n,2] y) { a = Identity(x)  y = MatMul(a, w) }"""

@@ -62,6 +62,6 @@ def translated(program: torch.export.ExportedProgram, project: Path | None = Non
     if not isinstance(model, ir.Model) or model.opset_imports.get("") != OPSET:
         raise ExportError(
             f"torch.onnx wrote opset {model.opset_imports.get('')} instead of {OPSET}",
-            fix="install torch 2.13 or later",
+            fix="install torch 2.11 or later",
         )
     return model

@@ -1,7 +1,8 @@
 """Arithmetic of a tensor with a number: a size where torch.onnx takes a constant, or a fraction with whole numbers.
 
 Many of torch.onnx's translations take a Python number for what may be a size, and some know no number on the left. Its
-type promotion finds no overload for some ops of an integer tensor and a fraction, `1.0 - mask` among them.
+type promotion finds no overload for some ops of an integer tensor and a fraction, `1.0 - mask` among them, and up to
+torch 2.11 none for `where` of two dtypes.
 """
 
 from __future__ import annotations
@@ -63,6 +64,19 @@ def _floor_divide(a: Any, b: Any) -> Any:
     return rewrite(a, b)
 
 
+def power(base: Any, exponent: Any) -> Any:
+    """One of the two is a tensor; NotImplemented where the other one is no size."""
+    if isinstance(base, torch.Tensor):
+        return _second(torch.pow)(base, exponent)
+    return _first(torch.pow)(base, exponent) if _is_size(base) else NotImplemented
+
+
+def _where(condition: torch.Tensor, a: Any, b: Any) -> Any:
+    a, b = (value if isinstance(value, torch.Tensor) else torch.full((), value) for value in (a, b))
+    dtype = torch.result_type(a, b)
+    return NotImplemented if a.dtype == b.dtype else torch.where(condition, a.to(dtype), b.to(dtype))
+
+
 def _weighted(function: Callable[..., Any]) -> Callable[..., Any]:
     def rewrite(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, value: Any = 1) -> Any:
         return x + function(a, b) * value if _is_size(value) else NotImplemented
@@ -91,4 +105,5 @@ REWRITE: dict[Any, Any] = {
     _aten.addcmul.default: _weighted(torch.mul),
     _aten.addcdiv.default: _weighted(torch.div),
     _aten.leaky_relu.default: _leaky_relu,
+    **{name: _where for name in (_aten.where.Scalar, _aten.where.ScalarSelf, _aten.where.ScalarOther)},
 }

@@ -1,4 +1,4 @@
-"""Sorting that keeps the order of equals, and what torch computes by sorting: median, k-th value.
+"""Sorting that keeps the order of equals, and what torch computes by sorting: median, k-th value, mode, quantile.
 
 ONNX's TopK puts the lower index first among equals, so that it is a stable sort. The index of a median or k-th value
 among equals is the first of them in the sorted order; torch promises none.
@@ -44,6 +44,26 @@ def _nanmedian(x: torch.Tensor, dim: int, keepdim: bool = False) -> Any:
     values = torch.where(there == 0, float("nan"), values.gather(dim, place))
     indices = indices.gather(dim, place)
     return (values, indices) if keepdim else (values.squeeze(dim), indices.squeeze(dim))
+
+
+def quantile(
+    x: torch.Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Any:
+    """Between the two values next to place q * (n - 1) of n sorted ones; NaN where any is."""
+    if interpolation != "linear":
+        return NotImplemented
+    if dim is None:
+        flat = quantile(x.reshape(-1), q, 0)
+        return flat.reshape(*flat.shape, *[1] * x.dim()) if keepdim else flat
+    dim %= x.dim()
+    wanted = q if isinstance(q, torch.Tensor) else torch.full((), q, dtype=x.dtype)
+    place = wanted.reshape(-1) * (x.shape[dim] - 1)
+    ordered = x.sort(dim)[0].movedim(dim, 0)
+    low, high = (ordered.index_select(0, end.to(torch.int64)) for end in (place.floor(), place.ceil()))
+    found = torch.lerp(low, high, (place - place.floor()).reshape(-1, *[1] * (x.dim() - 1)))
+    found = torch.where(torch.isnan(x).any(dim), float("nan"), found)
+    found = found.unsqueeze(dim + 1) if keepdim else found
+    return found if wanted.dim() else found.squeeze(0)
 
 
 def _mode(x: torch.Tensor, dim: int = -1, keepdim: bool = False) -> Any:

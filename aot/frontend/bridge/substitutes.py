@@ -1,9 +1,9 @@
 """Functions of torch that decide by a size while they are captured, and their like that do not.
 
-Some of torch's composite functions are written in C++ and read sizes as plain numbers (`linspace`, `kron`), some branch
-on them (pooling with ceil_mode, `cdist`), and `interpolate` hands its scale to the kernel as a number: the capture
-then holds for one size, or for some. Within `Substitutes` calls of these with symbolic sizes go to functions that give
-the same values for every size.
+Some of torch's composite functions are written in C++ and read sizes as plain numbers (`linspace`, `kron`; up to torch
+2.11 `quantile`), some branch on them (pooling with ceil_mode, `cdist`; up to torch 2.11 `pow`), and `interpolate` hands
+its scale to the kernel as a number: the capture then holds for one size, or for some. Within `Substitutes` calls of
+these with symbolic sizes go to functions that give the same values for every size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from aot.frontend.bridge import resize, searching
+from aot.frontend.bridge import resize, scalars, searching, sorting
 
 
 class Substitutes(TorchFunctionMode):
@@ -98,6 +98,10 @@ def _cdist(x1: torch.Tensor, x2: torch.Tensor, p: float = 2.0, compute_mode: str
     if not _symbolic(x1, x2):
         return NotImplemented
     return searching.cdist(x1, x2, p)
+
+
+def _quantile(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    return sorting.quantile(input, *args, **kwargs) if _symbolic(input) else NotImplemented
 
 
 def _indices(lower: bool) -> Callable[..., Any]:
@@ -218,6 +222,9 @@ _TABLE: dict[Any, Callable[..., Any]] = {
     torch.triu_indices: _indices(lower=False),
     torch.kron: _kron,
     torch.take_along_dim: _take_along_dim,
+    **{name: _quantile for name in (torch.quantile, torch.Tensor.quantile)},
+    **{name: scalars.power for name in (torch.pow, torch.Tensor.pow, torch.Tensor.__pow__)},
+    torch.Tensor.__rpow__: lambda exponent, base: scalars.power(base, exponent),
     **{name: _max_pool(1, torch.max_pool1d) for name in (functional.max_pool1d, torch.max_pool1d)},
     **{name: _max_pool(2, torch.max_pool2d) for name in (functional.max_pool2d, torch.max_pool2d)},
     **{name: _max_pool(3, torch.max_pool3d) for name in (functional.max_pool3d, torch.max_pool3d)},

@@ -105,10 +105,10 @@ def recursive(folder: Path) -> None:
 CYCLE = "g (float[2] x) => (float[2] y) { a = Add(x, y)  y = Relu(a) }"
 
 MALFORMED: dict[str, tuple[str, Write]] = {
-    "empty": ("it has no outputs", content(b"")),
-    "no protobuf": ("Error parsing message", content(b"PK\x03\x04 this is a zip file" * 20)),
-    "text": ("Error parsing message", content(b"model: {layers: [1, 2, 3]}\n")),
-    "truncated": ("Error parsing message", truncated),
+    "empty": ("the file is empty", content(b"")),
+    "no protobuf": ("it is cut off, damaged or of another format", content(b"PK\x03\x04 this is a zip file" * 20)),
+    "text": ("it is text", content(b"model: {layers: [1, 2, 3]}\n")),
+    "truncated": ("it is cut off, damaged or of another format", truncated),
     "cycle": ("cycle", text(CYCLE)),
     "self loop": ("cycle", text("g (float[2] x) => (float[2] y) { y = Add(x, y) }")),
     "undefined input": ("node 'y' (Add) reads 'gone'", text("g (float[2] x) => (float[2] y) { y = Add(x, gone) }")),

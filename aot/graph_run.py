@@ -151,24 +151,28 @@ def _unless_noise(found: Difference, expected: list[Any], before: Trials, given:
 
 
 def _shaken(part: Part) -> onnx.ModelProto:
-    """The model of `part`, with every result in FP32 and FP64 that is no whole number moved as by `_moved`.
+    values = part.state.values
+    return shaken(part.model(), lambda key: values[key].dtype if key in values else None)
+
+
+def shaken(model: onnx.ModelProto, dtype_of: Callable[[str], ir.DataType | None]) -> onnx.ModelProto:
+    """`model`, edited: every result in FP32 and FP64 that is no whole number is moved as by `_moved`.
 
     Inputs alone are not enough: integers cannot move, and a sum of what is computed from them in one way may cancel
     what it does not when each term is rounded by itself. Whole numbers stay: sizes, indices and masks in floats are
-    exact, and steps are taken at them.
+    exact, and steps are taken at them. Results inside bodies stay, too.
     """
     import onnx
 
-    model = part.model()
     nodes = list(model.graph.node)
     del model.graph.node[:]
     for seed, node in enumerate(nodes):
         after: list[onnx.NodeProto] = []
         for place, key in enumerate(list(node.output)):
-            value = part.state.values.get(key)
-            if value is None or value.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+            dtype = dtype_of(key)
+            if dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
                 continue
-            most = _ULPS * float(np.finfo(value.dtype.numpy()).eps)
+            most = _ULPS * float(np.finfo(dtype.numpy()).eps)
             exact, share, step, moved, floor, whole = (f"{key}/shaken/{number}" for number in range(6))
             node.output[place] = exact
             after += [

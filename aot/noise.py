@@ -40,10 +40,11 @@ def moves(run: Runner, inputs: Arrays, outputs: Arrays) -> dict[str, float]:
             moved[name] = (array * factor).astype(array.dtype)
     if all(moved[name] is inputs[name] for name in inputs):
         return {}
-    return {name: _share(outputs[name], found) for name, found in run(moved).items() if name in outputs}
+    return {name: share(outputs[name], found) for name, found in run(moved).items() if name in outputs}
 
 
-def _share(before: object, after: object) -> float:
+def share(before: object, after: object) -> float:
+    """||after - before|| / ||before||; 0 for what is not floating point."""
     import numpy as np
 
     a, b = np.asarray(before), np.asarray(after)

@@ -13,7 +13,7 @@ import pytest
 from aot.config import Budget
 from aot.errors import DeclarationError, EngineError, ExportError
 from aot.sources.onnx_file import OnnxFile
-from aot.stages.verify import rejudge, verify_engine, verify_export, verify_graph
+from aot.stages.verify import _unsteady, rejudge, verify_engine, verify_export, verify_graph
 from tests.tiny import PLAN, WEIGHT, Eager, Workshop, report_of
 
 if TYPE_CHECKING:
@@ -134,6 +134,14 @@ def test_an_export_is_held_no_closer_than_the_model_keeps_at_the_very_case_that_
     assert facts["accepted"]
     assert facts["moved"] == pytest.approx(1e-3, rel=1e-2)
     assert facts["budget"]["relative_l2"] == pytest.approx(4e-3, rel=1e-2)
+
+
+def test_every_result_of_an_unsteady_graph_moves_in_its_last_digit(shop: Workshop, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
+    with _unsteady(shop.graph().model, tmp_path, Eager.spec, PLAN) as run:
+        off = np.abs(run({"x": x})["y"] - x @ WEIGHT) / np.abs(x @ WEIGHT)
+    assert 0 < off.max() < 4 * np.finfo(np.float32).eps
+    assert list(tmp_path.glob("*.onnx")) == []
 
 
 def test_an_engine_is_scored_with_the_models_metric_where_the_source_is_here(shop: Workshop) -> None:

@@ -108,7 +108,7 @@ class Store:
         with self.workspace() as work:
             facts = dict(make(work))
             files = {str(p.relative_to(work)): p.stat().st_size for p in sorted(work.rglob("*")) if p.is_file()}
-            (work / FACTS).write_text(json.dumps({"facts": facts, "files": files}, sort_keys=True, indent=1))
+            (work / FACTS).write_text(json.dumps({"facts": facts, "files": files}, indent=1))
             if home.exists():  # damaged, or being replaced: out of the way first, for a rename needs a free name
                 self._discard(home)
             os.rename(work, home)
@@ -150,7 +150,7 @@ class Store:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(f".{name}.{os.getpid()}.partial")
-            partial.write_text(json.dumps(data, sort_keys=True))
+            partial.write_text(json.dumps(data))
             os.replace(partial, path)
         except OSError as error:
             raise self._refused(error) from error

@@ -62,6 +62,29 @@ def test_an_unchanged_declaration_is_not_loaded_again(bench: Bench, model: Path)
     assert "layers" not in __import__("sys").modules
 
 
+def test_inputs_keep_their_order_when_a_declaration_is_remembered(bench: Bench, tmp_path: Path) -> None:
+    model = write(
+        tmp_path / "ordered" / "model.py",
+        """
+        import aot, torch
+
+        class Sum(torch.nn.Module):
+            def forward(self, x, b, a):
+                return x + b + a
+
+        batch = aot.Dim("batch", min=1, opt=4, max=8)
+
+        @aot.model(inputs={name: aot.Input([batch, 3]) for name in ("x", "b", "a")})
+        def total():
+            return Sum()
+        """,
+    )
+    first = list(bench.open(model).spec.inputs)
+    forget("model")
+    assert list(bench.open(model).spec.inputs) == first == ["x", "b", "a"]
+    assert not bench.loaded
+
+
 def test_fresh_loads_it_again(bench: Bench, model: Path) -> None:
     bench.open(model)
     bench.open(model, fresh=True)

@@ -46,11 +46,11 @@ TABLES = {
 }
 
 STRIDED = "before torch 2.13 a strided pool is captured only for sizes that its stride divides, and aot says so"
-KEPT = "before torch 2.13 a branch of torch.cond cannot return its input, without any export"
+CONDITIONAL = "before torch 2.13 torch.cond raises here without any export, too"
 LATER = {
     **dict.fromkeys(("average with a divisor", "ceil, maximum", "ceil, padded maximum"), STRIDED),
     "ceil, average without padding": STRIDED,
-    **dict.fromkeys(("branch that keeps", "branches that keep"), KEPT),
+    **dict.fromkeys(("branch", "branch that keeps", "branches that keep"), CONDITIONAL),
 }
 """Ops that torch itself captures from 2.13 on, and why not before."""
 if torch.__version__ >= torch.torch_version.TorchVersion("2.13"):

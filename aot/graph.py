@@ -35,7 +35,6 @@ __all__ = [
     "discard",
     "drop_unread",
     "graph_pass",
-    "hold_constants",
     "infer_shapes",
     "run_passes",
 ]
@@ -228,24 +227,3 @@ def discard(node: ir.Node) -> None:
             discard(inner)
     assert node.graph is not None
     node.graph.remove(node, safe=True)
-
-
-def hold_constants(model: ir.Model) -> None:
-    """Make initializers of constants that nodes read and no graph holds.
-
-    Rules of onnxscript name a new constant after the value that it is applied to; of two with one name the graph
-    keeps the last, and the model could not be written.
-    """
-    held = {id(value) for value in model.graph.initializers.values()}
-    for node in model.graph.all_nodes():
-        for value in node.inputs:
-            if value is None or value.const_value is None or value.producer() is not None or value.is_graph_input():
-                continue
-            if id(value) in held or value.is_initializer():
-                continue
-            name, count = value.name or "constant", 1
-            while value.name is None or value.name in model.graph.initializers:
-                count += 1
-                value.name = f"{name}_{count}"
-            model.graph.register_initializer(value)
-            held.add(id(value))

@@ -337,7 +337,7 @@ def _evaluator(model: onnx.ModelProto) -> Run:
 
     try:
         evaluator = ReferenceEvaluator(model)
-    except Exception as error:
+    except Exception as error:  # it looks every op up, and raises whatever their makers do
         raise Unable(refused) from error
 
     def run(given: Mapping[str, Any]) -> list[Any]:
@@ -345,7 +345,7 @@ def _evaluator(model: onnx.ModelProto) -> Run:
         with np.errstate(all="ignore"):
             return list(evaluator.run(None, dict(given)))
 
-    return _guarded(run, Exception)
+    return _guarded(run, Exception)  # its ops raise whatever numpy raises
 
 
 def _guarded(run: Run, error: type[Exception]) -> Run:

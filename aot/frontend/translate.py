@@ -21,7 +21,6 @@ from aot.frontend.bridge.rewrite import rewritten
 from aot.frontend.call import tensor_inputs
 from aot.frontend.quiet import silenced
 from aot.frontend.untranslated import untranslated
-from aot.graph import hold_constants
 
 OPSET = 20
 
@@ -50,7 +49,7 @@ def translated(program: torch.export.ExportedProgram, project: Path | None = Non
             origins.write(made.model, project)
             known = origins_of.by_value(made.model)
             made.optimize()
-            hold_constants(made.model)
+            _hold_constants(made.model)
             origins_of.inherit(made.model, known)
             return made
 
@@ -65,3 +64,24 @@ def translated(program: torch.export.ExportedProgram, project: Path | None = Non
             fix="install torch 2.11 or later",
         )
     return model
+
+
+def _hold_constants(model: ir.Model) -> None:
+    """Make initializers of constants that nodes read and no graph holds.
+
+    The rules of onnxscript that torch's optimizer applies name a new constant after the value that they are applied
+    to; of two with one name the graph keeps the last, and the model could not be written.
+    """
+    held = {id(value) for value in model.graph.initializers.values()}
+    for node in model.graph.all_nodes():
+        for value in node.inputs:
+            if value is None or value.const_value is None or value.producer() is not None or value.is_graph_input():
+                continue
+            if id(value) in held or value.is_initializer():
+                continue
+            name, count = value.name or "constant", 1
+            while value.name is None or value.name in model.graph.initializers:
+                count += 1
+                value.name = f"{name}_{count}"
+            model.graph.register_initializer(value)
+            held.add(id(value))

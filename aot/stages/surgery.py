@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from aot.plan import Plan
 
-TOOLS = ("onnx", "onnx-ir", "onnxscript")
+TOOLS = ("onnx", "onnx-ir")
 
 
 def surgery(run: Run, exported: Exported, plan: Plan) -> Graph:

@@ -52,18 +52,42 @@ class Placement(Settings):
     keep: tuple[str, ...] = ()
 
 
+class Weights(Settings):
+    """What is done to weights before they are rounded, and how they are rounded.
+
+    smooth: SmoothQuant's alpha, the share of an input channel's range that moves into the weight of a MatMul or Gemm
+    (0: none of it, 1: all); None leaves the ranges where they are. equalize: balance the channels of consecutive
+    convolutions (cross-layer equalization). bias_correction: take the mean error of a quantized layer's output out
+    through its bias. rounding: `nearest`, or `adaptive`: each weight up or down, as the layer's output is closer.
+    block: one scale for so many values along the input channels (weight-only); None: as `per_channel` says.
+    """
+
+    smooth: float | None = Field(default=None, ge=0, le=1)
+    equalize: bool = False
+    bias_correction: bool = False
+    rounding: Literal["nearest", "adaptive"] = "nearest"
+    block: int | None = Field(default=None, gt=0)
+
+
 class Recipe(Settings):
     """A calibration recipe: how ranges are found, what is quantized, what stays wide.
 
-    compute: the dtype of everything that is not quantized. keep_fp32: op types kept in FP32 whatever
-    the range. budget: the default budget of builds that use the recipe.
+    compute: the dtype of everything that is not quantized. percentile: of the calibrator of that name. activations:
+    False quantizes weights only. strict: every node of `placement.ops` is quantized, or the build is refused.
+    keep: node names or module paths (fnmatch) kept in FP32; keep_fp32: op types kept in FP32 whatever the range.
+    budget: the default budget of builds that use the recipe.
     """
 
     precision: Precision
     compute: Literal["fp32", "fp16", "bf16"] = "fp16"
     calibrator: str = "max"
+    percentile: float = Field(default=99.99, gt=0, le=100)
     per_channel: bool = True
+    activations: bool = True
+    weights: Weights = Weights()
     placement: Placement = Placement()
+    strict: bool = False
+    keep: tuple[str, ...] = ()
     keep_fp32: tuple[str, ...] = ()
     budget: Budget = Budget()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aot.config import PRECISIONS, Placement, Recipe, load
+from aot.config import PRECISIONS, Placement, Recipe, Weights, load
 from aot.content import names
 
 RECIPES = names("calib")
@@ -32,7 +32,8 @@ def test_fp32_also_bounds_the_relative_error() -> None:
 
 def test_the_table_names_every_key(root: Path) -> None:
     text = (root / "calib/README.md").read_text()
-    keys = {*Recipe.model_fields, *(f"placement.{key}" for key in Placement.model_fields)} - {"placement"}
+    keys = {*Recipe.model_fields} - {"placement", "weights"}
+    keys |= {f"placement.{key}" for key in Placement.model_fields} | {f"weights.{key}" for key in Weights.model_fields}
     missing = [key for key in keys if f"`{key}`" not in text]
     assert not missing
 

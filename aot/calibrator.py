@@ -1,13 +1,13 @@
-"""The calibrator contract: a range observer that sees values as they stream by.
+"""The calibrator contract: how the range of a quantized tensor is chosen from what was seen of it.
 
-An implementation is one file of `calibrators/`, named after what `calibrator:` of a recipe says. Whatever it is,
+An implementation is one file of `calibrators/`, named after what `calibrator:` of a recipe says. It holds no more than
+the choice, `amax`; what is seen is kept in `Statistics`, alike for all. So whatever it is,
 
 - its memory does not grow with the number of samples,
 - its answer does not depend on how samples are cut into batches, nor on their order,
-- two of them that saw different samples can be merged into one that saw both, and
-- its state can be saved and loaded.
-
-So calibration can run over any amount of data, in pieces, on several machines.
+- two of them that saw different samples can be merged into one that saw both,
+- its state can be saved and loaded, and
+- another one can choose anew from the same statistics, without running the model.
 """
 
 from __future__ import annotations
@@ -20,81 +20,108 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from aot.errors import CalibrationError, unknown
+from aot.statistics import Level, NotFinite, Reading, Statistics
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from aot.config import Recipe
+    from aot.precision.formats import Quantized
+    from aot.statistics import Tensor
+
     Array = np.ndarray[Any, Any]
 
-
-class NotFinite(ValueError):
-    """An observed tensor holds NaN or infinity."""
-
-    def __init__(self, tensor: str) -> None:
-        super().__init__(tensor)
-        self.tensor = tensor
+__all__ = ["Calibrator", "NotFinite", "get", "names"]
 
 
 class Calibrator(ABC):
-    """Observes tensors by name and says what range to quantize each with."""
+    """Chooses the range to quantize each tensor with. form: the name of the format, `int8` or `fp8`."""
 
     name: ClassVar[str]
+    needs: ClassVar[Level]
 
-    def observe(self, name: str, array: Array) -> None:
-        """Take one batch of a tensor into account. Raises NotFinite where it holds NaN or infinity.
-
-        `array` is of any shape and of a float dtype; an empty one tells nothing.
-        """
-        import math
-
-        if not array.size:
-            return
-        # Minimum and maximum propagate NaN, so they tell whether all is finite without a copy of the tensor.
-        low, high = float(array.min()), float(array.max())
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise NotFinite(name)
-        self.take(name, array, low, high)
-
-    @abstractmethod
-    def take(self, name: str, array: Array, low: float, high: float) -> None:
-        """Take a batch into account that is not empty and is finite; `low` and `high` are its extremes."""
-
-    @abstractmethod
-    def merge(self, other: Self) -> None:
-        """Take into account what `other` has observed."""
-
-    @abstractmethod
-    def ranges(self) -> dict[str, float]:
-        """amax of every tensor observed: the value that the largest quantized number stands for, >= 0."""
-
-    @abstractmethod
-    def state(self) -> dict[str, Array]:
-        """Everything observed, as arrays."""
-
-    @abstractmethod
-    def restore(self, state: Mapping[str, Array]) -> None:
-        """Become what `state()` described."""
-
-    def save(self, path: Path) -> None:
-        """Write the state to one `.npz` file."""
-        import numpy as np
-
-        with path.open("wb") as file:
-            np.savez(file, __calibrator__=np.array(self.name), **self.state())  # type: ignore[arg-type]
+    def __init__(self, form: str = "int8") -> None:
+        self.form = form
+        self.statistics = Statistics()
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read what `save` wrote. Raises CalibrationError where another calibrator wrote it."""
-        import numpy as np
+    def of(cls, recipe: Recipe) -> Self:
+        """As the recipe says, whose precision is quantized."""
+        return cls(recipe.precision)
 
-        with np.load(path) as file:
-            state = {key: file[key] for key in file.files}
-        writer = str(state.pop("__calibrator__", "nothing that aot knows"))
-        if writer != cls.name:
-            raise CalibrationError(f"ranges of calibrator '{cls.name}' were written by '{writer}'", where=str(path))
-        loaded = cls()
-        loaded.restore(state)
+    @abstractmethod
+    def amax(self, tensor: Tensor, form: Quantized) -> float:
+        """The value that the largest quantized number stands for, >= 0 and never above the largest that was seen.
+
+        The tensor was seen at level `needs`.
+        """
+
+    def settings(self) -> dict[str, Any]:
+        """What the answer depends on beside the statistics, as plain data."""
+        return {"calibrator": self.name, "form": self.form}
+
+    def observe(self, name: str, array: Array, reading: Reading | None = None) -> None:
+        """Take one batch of a tensor into account. Raises NotFinite where it holds NaN or infinity.
+
+        `array` is of any shape and of a float dtype, samples along the first axis; an empty one tells nothing.
+        `reading`: how layers read it, for those that want to know.
+        """
+        self.statistics.observe(name, array, self.needs, reading)
+
+    def merge(self, other: Self) -> None:
+        """Take into account what `other` has observed."""
+        self.statistics.merge(other.statistics)
+
+    def ranges(self) -> dict[str, float]:
+        """amax of every tensor observed; of one seen at a lower level than this needs, the largest magnitude."""
+        return choose(self, self.statistics)
+
+    def state(self) -> dict[str, Array]:
+        """Everything observed, as arrays."""
+        return self.statistics.arrays()
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Become what `state()` described."""
+        self.statistics = Statistics.of_arrays(state)
+
+    def save(self, folder: Path) -> None:
+        """Write what was observed to a folder, as `Statistics.save` does."""
+        self.statistics.provenance |= {"level": self.needs.name.lower()}
+        self.statistics.save(folder)
+
+    @classmethod
+    def load(cls, folder: Path, form: str = "int8") -> Self:
+        """Read what `save` wrote, by this calibrator or one that needs at least as much. Raises CalibrationError."""
+        statistics = Statistics.load(folder)
+        level = Level[str(statistics.provenance.get("level", "extremes")).upper()]
+        if level < cls.needs:
+            raise CalibrationError(
+                f"calibrator '{cls.name}' needs the level '{cls.needs.name.lower()}', "
+                f"what was observed has '{level.name.lower()}'",
+                where=str(folder),
+                fix="calibrate again",
+            )
+        loaded = cls(form)
+        loaded.statistics = statistics
         return loaded
+
+
+def choose(calibrator: Calibrator, statistics: Statistics) -> dict[str, float]:
+    """amax of every tensor: chosen for those seen at the level that the calibrator needs, max |x| of all others."""
+    from aot.precision.formats import QUANTIZED
+
+    form = QUANTIZED[calibrator.form]
+    chosen = {
+        name: calibrator.amax(tensor, form) if applies(calibrator, tensor) else tensor.amax
+        for name, tensor in statistics.tensors.items()
+    }
+    moved = {name: chosen[source] for name, source in statistics.alias.items() if source in chosen}
+    return chosen | moved
+
+
+def applies(calibrator: Calibrator, tensor: Tensor) -> bool:
+    """Whether the tensor was seen closely enough for more than max |x|."""
+    return calibrator.needs == Level.EXTREMES or tensor.histogram is not None
 
 
 def names() -> list[str]:

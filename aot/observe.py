@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from aot import origins
+from aot.readings import readings_of
+from aot.statistics import Reading
 
 if TYPE_CHECKING:
     from aot.arrays import Arrays
@@ -24,11 +26,13 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 class Observed:
     """What to observe. values: names, in graph order. alias: name -> the observed value with the same range.
 
+    readings: those of the values that layers read, or residual adds, and how: the ones to observe closely.
     places: name -> where the value is made, for messages. shapes: name -> its dims. inputs: the graph's inputs.
     """
 
     values: tuple[str, ...]
     alias: Mapping[str, str]
+    readings: Mapping[str, Reading]
     places: Mapping[str, str]
     shapes: Mapping[str, tuple[int | str | None, ...]]
     inputs: Mapping[str, tuple[int | str | None, ...]]
@@ -105,7 +109,8 @@ def float_values(path: Path) -> Observed:
                 values.append(name)
                 shapes[name] = _dims(output)
     inputs = {value.name or "": _dims(value) for value in graph.inputs}
-    return Observed(tuple(values), alias, places, shapes, inputs)
+    readings = {alias.get(name, name): reading for name, reading in readings_of(graph).items()}
+    return Observed(tuple(values), alias, {n: r for n, r in readings.items() if n in shapes}, places, shapes, inputs)
 
 
 def _dims(value: ir.Value) -> tuple[int | str | None, ...]:

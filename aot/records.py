@@ -13,6 +13,7 @@ from aot.store import Entry
 
 if TYPE_CHECKING:
     from aot.arrays import Arrays
+    from aot.statistics import Statistics
 
 MODEL = "model.onnx"
 PROGRAM = "program.pt2"
@@ -115,12 +116,34 @@ class Data(Record):
 
 @dataclass(frozen=True)
 class Ranges(Record):
-    """What was observed: `ranges.json`, tensor name -> {amax: float, ...}."""
+    """What was observed, and the ranges chosen from it: `ranges.json`, tensor name -> {amax, low, high, calibrator}.
+
+    observed: the stage that saw the data, which an artifact does not carry.
+    """
+
+    observed: Record | None = None
+
+    def _read(self) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads((self.path / "ranges.json").read_text())
+        return data
 
     def amax(self) -> dict[str, float]:
-        """The largest absolute value of every observed tensor, as the calibrator chose it."""
-        data = json.loads((self.path / "ranges.json").read_text())
-        return {name: float(found["amax"]) for name, found in data.items()}
+        """The magnitude that the largest quantized number stands for, as the calibrator chose it, of every tensor
+        observed; the largest one observed where the tensor feeds no layer."""
+        return {name: float(found["amax"]) for name, found in self._read().items()}
+
+    def extremes(self) -> dict[str, float]:
+        """The largest magnitude observed of every float value, whatever the calibrator clips."""
+        return {name: max(-float(found["low"]), float(found["high"])) for name, found in self._read().items()}
+
+    def statistics(self) -> Statistics:
+        """All that was observed, at the level that the recipe needs. Raises ValueError for ranges that come from an
+        artifact, and CalibrationError where the files are damaged."""
+        from aot.statistics import Statistics
+
+        if self.observed is None:
+            raise ValueError("an artifact carries ranges and no statistics")
+        return Statistics.load(self.observed.path)
 
 
 @dataclass(frozen=True)

@@ -1,55 +1,91 @@
-"""Calibration: the ranges of the graph's values on real data."""
+"""Calibration: what the graph's values are on real data, and the ranges chosen from that."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot.records import Data, Graph, Ranges, Record
 from aot.run import Run
+from aot.statistics import Level
 
 if TYPE_CHECKING:
-    from aot.calibrator import Calibrator
+    from aot.config import Recipe
     from aot.plan import Plan
     from aot.progress import Progress
+    from aot.statistics import Statistics
 
 # Bytes of observed values held at a time.
 MEMORY = 1 << 28
+TOOLS = ("onnxruntime", "numpy")
+# The precisions that choose ranges; every other one needs extremes alone.
+QUANTIZED = ("int8", "fp8")
 
 
 def calibrate(run: Run, graph: Graph, data: Data, plan: Plan) -> Ranges:
-    """Run the FP32 graph over the calibration batches and observe every float value in it.
+    """Run the FP32 graph over the calibration batches, observe every float value in it, and choose ranges.
 
     All of them, since which ones are quantized and which need FP32 is decided later: changing that decision
-    calibrates nothing anew. An FP32 build observes nothing.
+    calibrates nothing anew, nor does another calibrator where as much was seen as it needs. An FP32 build observes
+    nothing.
 
     Raises UsageError for a calibrator that does not exist, and CalibrationError where a value is NaN or infinite or
     where there is no batch.
     """
-    name = plan.recipe.calibrator
+    from aot.calibrator import get
+
     if plan.precision == "fp32":
         return uncalibrated(run, graph)
+    kind = get(plan.recipe.calibrator)
+    calibrator = kind.of(plan.recipe) if plan.precision in QUANTIZED else get("max")()
     batches = len(data.facts["calibration"])
+    seen = _observed(run, graph, data, needed(plan.recipe))
 
     def make(folder: Path) -> Mapping[str, Any]:
-        from aot.calibrator import get
+        from aot.calibrator import applies, choose
+        from aot.statistics import Statistics
 
-        calibrator = get(name)()
-        ranges = observe(graph.model, data, calibrator, run.progress)
-        _write(folder, {tensor: {"amax": amax, "calibrator": name} for tensor, amax in ranges.items()})
-        return {"tensors": len(ranges), "batches": batches, "calibrator": name}
+        statistics = Statistics.load(seen.path)
+        chosen = choose(calibrator, statistics)
+        ranges = {
+            name: {
+                "amax": amax,
+                "low": (tensor := statistics[name]).low,
+                "high": tensor.high,
+                "calibrator": calibrator.name if applies(calibrator, tensor) else "max",
+            }
+            for name, amax in chosen.items()
+        }
+        _write(folder, ranges)
+        return {"tensors": len(ranges), "batches": batches, "calibrator": calibrator.name}
 
-    return run.stage(
+    ranges = run.stage(
         Ranges,
         "calibrate",
         make,
-        config={"values": "floats", "calibrator": name},
+        config=calibrator.settings(),
         inputs=[graph, data],
-        tools=("onnxruntime", "numpy"),
-        detail=f"{batches} batches",
+        tools=TOOLS,
+        detail=calibrator.name,
     )
+    return replace(ranges, observed=seen)
+
+
+def needed(recipe: Recipe) -> Level:
+    """How closely the recipe wants the values that layers read to be observed."""
+    from aot.calibrator import get
+
+    if recipe.precision not in QUANTIZED:
+        return Level.EXTREMES
+    level = get(recipe.calibrator).needs
+    if recipe.weights.smooth is not None or recipe.weights.equalize or recipe.weights.bias_correction:
+        level = max(level, Level.CHANNELS)
+    if recipe.weights.rounding == "adaptive":
+        level = max(level, Level.PRODUCTS)
+    return level
 
 
 def uncalibrated(run: Run, graph: Record) -> Ranges:
@@ -57,17 +93,44 @@ def uncalibrated(run: Run, graph: Record) -> Ranges:
     return run.stage(Ranges, "calibrate", _nothing, config={"values": "none"}, inputs=[graph])
 
 
-def observe(
-    model: Path, data: Data, calibrator: Calibrator, progress: Progress, memory: int = MEMORY
-) -> dict[str, float]:
-    """Let `calibrator` observe every float value of the ONNX file on every calibration batch; return amax by name.
+def _observed(run: Run, graph: Graph, data: Data, level: Level) -> Record:
+    """What was seen of the graph's values on the data, at that level."""
+    batches = len(data.facts["calibration"])
+
+    def make(folder: Path) -> Mapping[str, Any]:
+        import aot
+
+        statistics = observe(graph.model, data, level, run.progress)
+        statistics.provenance = {
+            "graph": graph.key,
+            "data": data.key,
+            "aot": aot.__version__,
+            "level": level.name.lower(),
+            "batches": batches,
+        }
+        statistics.save(folder)
+        return {"tensors": len(statistics), "batches": batches, "level": level.name.lower()}
+
+    return run.stage(
+        Record,
+        "observe",
+        make,
+        config={"values": "floats", "level": level.name.lower()},
+        inputs=[graph, data],
+        tools=TOOLS,
+        detail=f"{batches} batches",
+    )
+
+
+def observe(model: Path, data: Data, level: Level, progress: Progress, memory: int = MEMORY) -> Statistics:
+    """What every float value of the ONNX file is on every calibration batch; those that layers read at `level`.
 
     One batch is held at a time, cut so that its observed values take at most about `memory` bytes.
     """
     from aot.backends.onnxruntime_tap import Tap
-    from aot.calibrator import NotFinite
     from aot.errors import CalibrationError
     from aot.observe import float_values
+    from aot.statistics import NotFinite, Statistics
 
     observed = float_values(model)
     tap = Tap(model, observed.values)
@@ -78,13 +141,15 @@ def observe(
             where="calibration data",
             fix="let the function under @model.calibration yield at least one batch",
         )
+    statistics = Statistics(alias=dict(observed.alias))
     for number, batch in enumerate(data.calibration()):
         for part in observed.parts(batch, memory):
             values = tap(part)
             # In graph order: the first value that is not finite is where it began.
             for name in observed.values:
+                reading = observed.readings.get(name)
                 try:
-                    calibrator.observe(name, values[name])
+                    statistics.observe(name, values[name], level if reading else Level.EXTREMES, reading)
                 except NotFinite as error:
                     raise CalibrationError(
                         f"value '{name}' is NaN or infinite on calibration batch {number}",
@@ -93,11 +158,7 @@ def observe(
                     ) from error
             del values  # freed before the next run allocates its own
         progress.step(number + 1, len(files), "batches")
-    ranges = calibrator.ranges()
-    for name, source in observed.alias.items():
-        if source in ranges:
-            ranges[name] = ranges[source]
-    return ranges
+    return statistics
 
 
 def _nothing(folder: Path) -> Mapping[str, Any]:

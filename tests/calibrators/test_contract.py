@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aot.calibrator import Calibrator, NotFinite, get, names
-from aot.errors import CalibrationError, UsageError
+from aot.errors import UsageError
 
 EACH = pytest.mark.parametrize("kind", [get(name) for name in names()], ids=lambda kind: kind.name)
 
@@ -46,8 +46,8 @@ def test_merging_two_halves_is_observing_both(kind: type[Calibrator]) -> None:
 @EACH
 def test_state_survives_a_file(kind: type[Calibrator], tmp_path: Path) -> None:
     calibrator = observed(kind, [samples()])
-    calibrator.save(tmp_path / "state.npz")
-    loaded = kind.load(tmp_path / "state.npz")
+    calibrator.save(tmp_path / "state")
+    loaded = kind.load(tmp_path / "state")
     assert loaded.ranges() == calibrator.ranges()
     loaded.observe("x", samples() * 9)
     calibrator.observe("x", samples() * 9)
@@ -76,13 +76,6 @@ def test_what_is_not_finite_is_refused_by_name(kind: type[Calibrator], bad: floa
 @EACH
 def test_an_empty_batch_tells_nothing(kind: type[Calibrator]) -> None:
     assert observed(kind, [np.zeros((0, 4), np.float32)]).ranges() == {}
-
-
-@EACH
-def test_another_calibrators_file_is_refused(kind: type[Calibrator], tmp_path: Path) -> None:
-    np.savez(tmp_path / "state.npz", __calibrator__=np.array("other"))
-    with pytest.raises(CalibrationError, match="other"):
-        kind.load(tmp_path / "state.npz")
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from aot.errors import ProfileError, UsageError
 
@@ -72,12 +73,14 @@ class Weights(Settings):
 class Recipe(Settings):
     """A calibration recipe: how ranges are found, what is quantized, what stays wide.
 
+    extends: the recipe whose settings hold where this one says nothing; None once that is settled (`recipes.py`).
     compute: the dtype of everything that is not quantized. percentile: of the calibrator of that name. activations:
     False quantizes weights only. strict: every node of `placement.ops` is quantized, or the build is refused.
     keep: node names or module paths (fnmatch) kept in FP32; keep_fp32: op types kept in FP32 whatever the range.
     budget: the default budget of builds that use the recipe.
     """
 
+    extends: str | None = None
     precision: Precision
     compute: Literal["fp32", "fp16", "bf16"] = "fp16"
     calibrator: str = "max"
@@ -90,6 +93,23 @@ class Recipe(Settings):
     keep: tuple[str, ...] = ()
     keep_fp32: tuple[str, ...] = ()
     budget: Budget = Budget()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _compute_follows(cls, data: Any) -> Any:
+        """Where nothing is quantized, everything is computed in the precision asked for."""
+        if isinstance(data, dict) and data.get("precision") in ("fp32", "fp16", "bf16"):
+            return {"compute": data["precision"], **data}
+        return data
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        from aot.contradictions import contradiction
+
+        wrong = contradiction(self)
+        if wrong is not None:
+            raise PydanticCustomError("contradiction", "{what}", {"what": wrong[0], "fix": wrong[1]})
+        return self
 
 
 class EngineOptions(Settings):
@@ -160,7 +180,20 @@ S = TypeVar("S", bound=Settings)
 
 
 def load(kind: type[S], path: Path) -> S:
-    """Read a YAML file into settings. Raises UsageError that names the file, the key and the nearest known key."""
+    """Read a YAML file into settings. Raises UsageError that names the file, the key and the nearest known key.
+
+    A recipe that extends another one is read together with it.
+    """
+    data = read(path)
+    if kind is Recipe:
+        from aot.recipes import extended
+
+        data = extended(data, path)
+    return parse(kind, data, str(path))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The settings of a YAML file as plain data. Raises UsageError where it is no mapping of settings."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -194,7 +227,7 @@ def load(kind: type[S], path: Path) -> S:
             where=str(path),
             fix="write one 'key: value' a line",
         )
-    return parse(kind, data, str(path))
+    return data
 
 
 def parse(kind: type[S], data: dict[str, Any], where: str) -> S:

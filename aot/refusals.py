@@ -55,6 +55,8 @@ def _said(key: str, place: str, first: Mapping[str, Any]) -> tuple[str, str]:
     """What is wrong with one value, and what to do."""
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
     got = f"got {_yaml(value)}"
+    if kind == "contradiction":
+        return str(context["what"]), str(context["fix"])
     if kind == "missing" and key.isdigit():
         triple = place.rpartition(".")[0]
         return f"{triple}: expected [min, opt, max], {got}", f"e.g. {triple.rpartition('.')[2]}: [1, 8, 64]"

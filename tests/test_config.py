@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aot.config import Budget, ProfileFile, Recipe, Settings, load, parse
+from aot.content import BUILTIN
 from aot.errors import UsageError
 
 
@@ -93,3 +94,92 @@ def test_a_limit_that_nothing_can_keep_or_miss_is_refused(limits: dict[str, floa
 
 def test_limits_at_their_bounds_are_taken() -> None:
     assert parse(Budget, {"cosine": 1, "relative_l2": 0, "max_abs": 0, "metric": 0}, "--budget").cosine == 1
+
+
+# Recipes that extend others.
+
+
+def written(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return folder
+
+
+def test_a_recipe_takes_from_another_what_it_does_not_say(tmp_path: Path) -> None:
+    written(tmp_path, own="extends: int8\nplacement: {keep: [head]}\nbudget: {relative_l2: 0.1}")
+    own, base = load(Recipe, tmp_path / "own.yaml"), load(Recipe, BUILTIN / "calib/int8.yaml")
+    assert own.placement == base.placement.model_copy(update={"keep": ("head",)})
+    assert own.budget == base.budget.model_copy(update={"relative_l2": 0.1})
+    assert (own.precision, own.extends) == ("int8", None)
+
+
+def test_lists_replace_lists_and_the_nearest_file_wins(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        low="extends: int8\nplacement: {ops: [Conv], min_channels: 4}",
+        top="extends: low\nplacement: {ops: [Gemm]}",
+    )
+    placement = load(Recipe, tmp_path / "top.yaml").placement
+    assert (placement.ops, placement.min_channels, placement.residual) == (("Gemm",), 4, True)
+
+
+def test_a_recipe_can_extend_the_builtin_of_its_own_name(tmp_path: Path) -> None:
+    written(tmp_path, int8="extends: int8\nplacement: {depthwise: true}")
+    assert load(Recipe, tmp_path / "int8.yaml").placement.depthwise
+
+
+def test_recipes_in_a_circle_are_refused_with_the_circle(tmp_path: Path) -> None:
+    written(tmp_path, a="extends: b", b="extends: c", c="extends: a")
+    with pytest.raises(UsageError, match="in a circle: a -> b -> c -> a"):
+        load(Recipe, tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "fix"),
+    [
+        ("extends: int9", "unknown recipe 'int9'", "did you mean 'int8'?"),
+        ("extends: [int8]", "expected the name of a recipe", "extends: int8"),
+        ("extend: int8", "unknown setting 'extend'", "did you mean 'extends'?"),
+        ("extends: int8\nweights: {smoth: 0.5}", "unknown setting 'smoth'", "did you mean 'smooth'?"),
+    ],
+)
+def test_an_extension_that_cannot_be(tmp_path: Path, text: str, what: str, fix: str) -> None:
+    error = refusal(Recipe, tmp_path, text)
+    assert what in error.what
+    assert fix in str(error.fix)
+
+
+# Settings that contradict each other.
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("precision: bf16\ncompute: fp16", "compute: fp16 contradicts precision: bf16"),
+        ("extends: int8\nprecision: fp16", "placement.ops says how to quantize, and precision: fp16 quantizes nothing"),
+        ("precision: fp16\nweights: {smooth: 0.5}", "weights.smooth says how to quantize"),
+        ("precision: bf16\nstrict: true", "strict says how to quantize"),
+        ("precision: int8\npercentile: 99.9", "percentile: 99.9 is of the calibrator 'percentile'"),
+        ("precision: int8\nstrict: true\nplacement: {ops: []}", "there is nothing to quantize"),
+        ("precision: fp8\nplacement: {residual: true}", "placement.residual is for int8"),
+        ("extends: int8\nactivations: false", "placement.residual quantizes activations"),
+        ("extends: fp8-strict\nactivations: false", "placement.attention quantizes activations"),
+        ("extends: weight-only-int8\nweights: {smooth: 0.5}", "weights.smooth makes activations easier"),
+        ("precision: int8\nweights: {block: 64}", "weights.block gives one scale to a block"),
+        ("precision: fp8\nweights: {rounding: adaptive}", "FP8's grid is not even"),
+        ("precision: int8\nweights: {smooth: 0.5}\nplacement: {ops: [Conv]}", "placement.ops names neither"),
+        ("precision: int8\nweights: {equalize: true}\nplacement: {ops: [Gemm]}", "does not name Conv"),
+    ],
+)
+def test_settings_that_cannot_be_together(tmp_path: Path, text: str, what: str) -> None:
+    assert what in refusal(Recipe, tmp_path, text).what
+
+
+def test_what_is_not_quantized_is_computed_in_the_precision() -> None:
+    assert [Recipe(precision=p).compute for p in ("fp32", "fp16", "bf16", "int8")] == ["fp32", "fp16", "bf16", "fp16"]
+
+
+def test_a_recipe_survives_being_written_down() -> None:
+    """As a prepared artifact keeps it: every key is there, defaults included."""
+    recipe = load(Recipe, BUILTIN / "calib/mixed-bf16.yaml")
+    assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe

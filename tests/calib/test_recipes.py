@@ -13,28 +13,72 @@ RECIPES = names("calib")
 BUDGETS = {"fp32": 0.9999, "fp16": 0.999, "bf16": 0.995, "int8": 0.95, "fp8": 0.98}
 
 
+def recipe(name: str) -> Recipe:
+    return load(Recipe, RECIPES[name])
+
+
+def differences(name: str, base: str) -> set[str]:
+    """The keys in which two recipes differ, sections opened."""
+    one, other = recipe(name), recipe(base)
+    found = set()
+    for key in Recipe.model_fields:
+        mine, theirs = getattr(one, key), getattr(other, key)
+        if mine != theirs and key in ("placement", "weights"):
+            found |= {f"{key}.{k}" for k in type(mine).model_fields if getattr(mine, k) != getattr(theirs, k)}
+        elif mine != theirs:
+            found.add(key)
+    return found
+
+
 def test_every_precision_has_a_recipe_of_its_name() -> None:
     assert set(PRECISIONS) <= set(RECIPES)
 
 
+def test_the_recipes_there_are() -> None:
+    others = {"int8-smooth", "fp8-strict", "mixed-fp16", "mixed-bf16", "weight-only-int8"}
+    assert set(RECIPES) == {*PRECISIONS, *others}
+
+
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_a_recipe_of_that_name_has_that_precision_and_budget(name: str) -> None:
-    recipe = load(Recipe, RECIPES[name])
-    assert recipe.precision == name
-    assert recipe.budget.cosine == BUDGETS[name]
-    assert recipe.compute == (name if name in {"fp32", "fp16", "bf16"} else "fp16")
-    assert recipe.calibrator == "max"
+    found = recipe(name)
+    assert found.precision == name
+    assert found.budget.cosine == BUDGETS[name]
+    assert found.compute == (name if name in {"fp32", "fp16", "bf16"} else "fp16")
 
 
 def test_fp32_also_bounds_the_relative_error() -> None:
-    assert load(Recipe, RECIPES["fp32"]).budget.relative_l2 == 1e-3
+    assert recipe("fp32").budget.relative_l2 == 1e-3
 
 
-def test_the_table_names_every_key(root: Path) -> None:
+def test_smooth_is_int8_with_smoothing() -> None:
+    assert differences("int8-smooth", "int8") == {"weights.smooth"}
+
+
+def test_strict_fp8_takes_every_layer_and_attention() -> None:
+    strict = recipe("fp8-strict")
+    assert strict.strict
+    assert strict.placement == Placement(
+        ops=("MatMul", "Gemm", "Conv", "ConvTranspose"), attention=True, depthwise=True, min_channels=0
+    )
+
+
+@pytest.mark.parametrize("base", ["fp16", "bf16"])
+def test_mixed_precision_only_adds_operators_that_stay_fp32(base: str) -> None:
+    assert differences(f"mixed-{base}", base) == {"keep_fp32"}
+    assert {"Softmax", "LayerNormalization", "Pow", "CumSum"} <= {*recipe(f"mixed-{base}").keep_fp32}
+
+
+def test_weight_only_leaves_activations_wide() -> None:
+    found = recipe("weight-only-int8")
+    assert (found.precision, found.activations, found.per_channel) == ("int8", False, True)
+
+
+def test_the_table_names_every_recipe_and_key(root: Path) -> None:
     text = (root / "calib/README.md").read_text()
     keys = {*Recipe.model_fields} - {"placement", "weights"}
     keys |= {f"placement.{key}" for key in Placement.model_fields} | {f"weights.{key}" for key in Weights.model_fields}
-    missing = [key for key in keys if f"`{key}`" not in text]
+    missing = [key for key in (*keys, *RECIPES) if f"`{key}`" not in text]
     assert not missing
 
 
@@ -42,4 +86,6 @@ def test_the_example_in_the_readme_is_a_recipe(root: Path, tmp_path: Path) -> No
     text = (root / "calib/README.md").read_text()
     example = tmp_path / "careful.yaml"
     example.write_text(text.split("```yaml\n")[1].split("```")[0])
-    assert load(Recipe, example).placement.keep == ("encoder.layer.0.*", "*.output.dense")
+    found = load(Recipe, example)
+    assert found.placement.keep == ("encoder.layer.0.*", "*.output.dense")
+    assert (found.placement.ops, found.placement.residual) == (("MatMul", "Gemm"), True)

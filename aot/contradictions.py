@@ -1,0 +1,103 @@
+"""Settings of a recipe that cannot be together, as data: one line a combination, with the reason and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from aot.config import Recipe
+
+
+def _floats(recipe: Recipe) -> bool:
+    return recipe.precision in ("fp32", "fp16", "bf16")
+
+
+def _wants(recipe: Recipe) -> str:
+    """The first setting that only a recipe that quantizes can mean; empty where there is none."""
+    sections: list[tuple[str, BaseModel, tuple[str, ...]]] = [
+        ("", recipe, ("activations", "per_channel", "strict")),
+        ("placement.", recipe.placement, tuple(type(recipe.placement).model_fields)),
+        ("weights.", recipe.weights, tuple(type(recipe.weights).model_fields)),
+    ]
+    for prefix, section, keys in sections:
+        for key in keys:
+            if getattr(section, key) != type(section).model_fields[key].default:
+                return prefix + key
+    return ""
+
+
+# (holds for the recipe, what is wrong, what to do), tried in order. {key} is what `_wants` found.
+_CONTRADICTIONS: tuple[tuple[Callable[[Recipe], bool], str, str], ...] = (
+    (
+        lambda r: _floats(r) and r.compute != r.precision,
+        "compute: {r.compute} contradicts precision: {r.precision}, in which everything is computed",
+        "leave compute out; it is for int8 and fp8, which compute the rest in it",
+    ),
+    (
+        lambda r: _floats(r) and _wants(r) != "",
+        "{key} says how to quantize, and precision: {r.precision} quantizes nothing",
+        "leave {key} out, or write precision: int8 or fp8",
+    ),
+    (
+        lambda r: r.percentile != type(r).model_fields["percentile"].default and r.calibrator != "percentile",
+        "percentile: {r.percentile:g} is of the calibrator 'percentile', and the recipe has '{r.calibrator}'",
+        "write calibrator: percentile, or leave percentile out",
+    ),
+    (
+        lambda r: not _floats(r) and not r.placement.ops,
+        "placement.ops is empty, so there is nothing to quantize",
+        "name op types: MatMul, Gemm, Conv, ConvTranspose; or write precision: fp16",
+    ),
+    (
+        lambda r: r.placement.residual and r.precision == "fp8",
+        "placement.residual is for int8: there are no FP8 kernels that add a skip input",
+        "leave placement.residual out",
+    ),
+    (
+        lambda r: not r.activations and r.placement.residual,
+        "placement.residual quantizes activations, and activations: false quantizes weights only",
+        "leave placement.residual out",
+    ),
+    (
+        lambda r: not r.activations and r.placement.attention,
+        "placement.attention quantizes activations, and activations: false quantizes weights only",
+        "leave placement.attention out",
+    ),
+    (
+        lambda r: not r.activations and r.weights.smooth is not None,
+        "weights.smooth makes activations easier to quantize, and activations: false leaves them wide",
+        "leave weights.smooth out",
+    ),
+    (
+        lambda r: r.activations and r.weights.block is not None,
+        "weights.block gives one scale to a block of input channels, which kernels take only beside wide activations",
+        "write activations: false, or leave weights.block out",
+    ),
+    (
+        lambda r: r.weights.rounding == "adaptive" and r.precision == "fp8",
+        "weights.rounding: adaptive chooses between two neighbours on an even grid, and FP8's grid is not even",
+        "leave weights.rounding out, or write precision: int8",
+    ),
+    (
+        lambda r: r.weights.smooth is not None and not {"MatMul", "Gemm"} & {*r.placement.ops},
+        "weights.smooth moves ranges into MatMul and Gemm, and placement.ops names neither",
+        "add MatMul and Gemm to placement.ops, or leave weights.smooth out",
+    ),
+    (
+        lambda r: r.weights.equalize and "Conv" not in r.placement.ops,
+        "weights.equalize balances convolutions, and placement.ops does not name Conv",
+        "add Conv to placement.ops, or leave weights.equalize out",
+    ),
+)
+
+
+def contradiction(recipe: Recipe) -> tuple[str, str] | None:
+    """What cannot be together in the recipe, and what to do about it; None where everything can."""
+    for holds, what, fix in _CONTRADICTIONS:
+        if holds(recipe):
+            values = {"r": recipe, "key": _wants(recipe)}
+            return what.format(**values), fix.format(**values)
+    return None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from aot.config import Recipe
 from aot.plan import Plan
 from aot.records import MODEL, Graph, QuantizedGraph, Ranges
 from aot.run import Run
@@ -21,14 +22,7 @@ def quantize(run: Run, graph: Graph, ranges: Ranges, plan: Plan) -> QuantizedGra
     recipe = plan.recipe
 
     def make(folder: Path) -> Mapping[str, Any]:
-        import onnx_ir as ir
-
-        from aot.precision import apply
-
-        model = ir.load(graph.model)
-        outcome = apply(model, recipe, {} if recipe.precision == "fp32" else ranges.amax())
-        ir.save(model, folder / MODEL, external_data=f"{MODEL}.data")
-        return outcome.facts(recipe.precision)
+        return write(graph, ranges, recipe, folder)
 
     record = run.stage(
         QuantizedGraph,
@@ -42,3 +36,15 @@ def quantize(run: Run, graph: Graph, ranges: Ranges, plan: Plan) -> QuantizedGra
     for warning in record.facts["warnings"]:
         run.progress.warn(warning)
     return record
+
+
+def write(graph: Graph, ranges: Ranges, recipe: Recipe, folder: Path) -> Mapping[str, Any]:
+    """Write what the recipe makes of the graph into `folder`; return the facts of a QuantizedGraph."""
+    import onnx_ir as ir
+
+    from aot.precision import apply
+
+    model = ir.load(graph.model)
+    outcome = apply(model, recipe, {} if recipe.precision == "fp32" else ranges.amax())
+    ir.save(model, folder / MODEL, external_data=f"{MODEL}.data")
+    return outcome.facts(recipe.precision)

@@ -43,6 +43,8 @@ class _Inserter:
         self.compute = compute
         self.done: dict[tuple[ir.Value, int | None], ir.Value] = {}
         self.zeros: dict[int | None, ir.Value] = {}
+        self.names = {value.name for node in graph.all_nodes() for value in node.outputs} | set(graph.initializers)
+        self.names |= {value.name for value in graph.inputs}
 
     def activation(self, value: ir.Value, site: Site) -> ir.Value:
         """x -> Q -> DQ, one scale."""
@@ -88,6 +90,7 @@ class _Inserter:
             array = np.asarray(source.numpy(), np.float32)
             return ir.tensor(stored(array, scales, axis, form), dtype=form.onnx, name=name)
 
+        name = self._unique(name)
         shape = ir.Shape(source.shape.numpy())
         value = ir.Value(name=name, shape=shape, type=ir.TensorType(form.onnx))
         value.const_value = ir.LazyTensor(make, form.onnx, shape, name=name)
@@ -95,10 +98,19 @@ class _Inserter:
         return value
 
     def _initializer(self, name: str, array: Array, dtype: ir.DataType) -> ir.Value:
+        name = self._unique(name)
         tensor = ir.tensor(array, dtype=dtype, name=name)
         value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(dtype), const_value=tensor)
         self.graph.register_initializer(value)
         return value
+
+    def _unique(self, base: str) -> str:
+        """A name that no value has: a model may call a constant of its own `x_scale`."""
+        name, count = base, 1
+        while name in self.names:
+            name, count = f"{base}_{count}", count + 1
+        self.names.add(name)
+        return name
 
     def _zero(self, length: int | None) -> ir.Value:
         """The zero point, shared: a scalar, or a vector for per-channel scales."""
@@ -119,7 +131,7 @@ class _Inserter:
     ) -> ir.Value:
         ending = "quantized" if op == "QuantizeLinear" else "dequantized"
         ending += f"_axis{attributes['axis']}" if "axis" in attributes else ""
-        name = f"{of.name}_{ending}"
+        name = self._unique(f"{of.name}_{ending}")
         result = ir.Value(name=name, shape=of.shape, type=ir.TensorType(dtype))
         node = ir.node(op, inputs, attributes, outputs=[result], name=f"{op}_{name}")
         origins.hand_on(before, node)

@@ -21,7 +21,7 @@ def test_a_model_may_call_its_own_constants_like_scales_and_its_values_like_quan
         raised = Mul(product, w_scale_axis1)
         y = Add(raised, x_quantized)
     }"""
-    model = graph(body, **weights)
+    model = graph(body, 20, **weights)
     feeds: Feeds = {"x": random.normal(size=(4, 32)).astype(np.float32)}
     amax = observe(model, feeds)
     apply(model, recipe("int8"), amax)

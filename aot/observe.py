@@ -90,6 +90,9 @@ def float_values(path: Path) -> Observed:
     alias: dict[str, str] = {}
     places: dict[str, str] = {}
     shapes: dict[str, tuple[int | str | None, ...]] = {}
+    read = readings_of(graph)
+    # The channels of a moved value are not those of what it was moved from: it is observed for itself.
+    apart = {name for name, reading in read.items() if reading.axis is not None}
     for fed in graph.inputs:
         if fed.dtype in _FLOATS and not fed.is_initializer():
             values.append(fed.name or "")
@@ -103,13 +106,13 @@ def float_values(path: Path) -> Observed:
                 continue
             places[name] = origins.where_of(node)
             known = alias.get(source or "", source)
-            if known in shapes:
+            if known in shapes and name not in apart:
                 alias[name] = known or ""
             else:
                 values.append(name)
                 shapes[name] = _dims(output)
     inputs = {value.name or "": _dims(value) for value in graph.inputs}
-    readings = {alias.get(name, name): reading for name, reading in readings_of(graph).items()}
+    readings = {alias.get(name, name): reading for name, reading in read.items()}
     return Observed(tuple(values), alias, {n: r for n, r in readings.items() if n in shapes}, places, shapes, inputs)
 
 

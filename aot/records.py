@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from aot.store import Entry
 
 if TYPE_CHECKING:
     from aot.arrays import Arrays
+    from aot.config import Recipe
     from aot.statistics import Statistics
 
 MODEL = "model.onnx"
@@ -175,9 +176,11 @@ class References(Record):
         is judged."""
         return float(self.facts.get("moved", 0.0))
 
-    def cases(self) -> Iterator[Case]:
-        """The cases, read one at a time."""
-        for case in json.loads((self.path / "cases.json").read_text()):
+    def cases(self, first: Sequence[str] = ()) -> Iterator[Case]:
+        """The cases, read one at a time; those named in `first` before the others, in its order."""
+        place = {name: number for number, name in enumerate(first)}
+        cases = json.loads((self.path / "cases.json").read_text())
+        for case in sorted(cases, key=lambda case: place.get(case["name"], len(place))):
             given, made = (arrays.load(self.path / f"{case['name']}.{end}.npz") for end in ("in", "out"))
             yield Case(case["name"], case["kind"], case["sizes"], given, made)
 
@@ -200,3 +203,30 @@ class Engine(Record):
 @dataclass(frozen=True)
 class Report(Record):
     """A comparison, as `report.json`. facts: ran, reason (when not run), accepted, cosine, relative_l2, max_abs."""
+
+
+@dataclass(frozen=True)
+class Repair(Record):
+    """Which nodes are kept wide so that the budget holds.
+
+    facts: met; why (in words, where no set of nodes is enough); kept ([{node, op, module, source, was, kept (the
+    precisions before and after), operations (its share of all), share (of the outputs' squared error that entered
+    there), without ({case, cosine, relative_l2} when it alone is not kept, or None)}]); keep ({layers, fp32}: the
+    recipe's `placement.keep` and `keep` with them); before, after, wide (numbers of the graph as it was, with the kept
+    nodes, and with every node wide); low ({precision, before, after}: the share of the multiply-adds in it);
+    candidates, trials (graphs made and compared), exhausted (trials ran out, so that less might do).
+    """
+
+    def applied(self, recipe: Recipe) -> Recipe:
+        """The recipe that keeps these nodes wide."""
+        keep = self.facts["keep"]
+        placement = recipe.placement.model_copy(update={"keep": tuple(keep["layers"])})
+        return recipe.model_copy(update={"keep": tuple(keep["fp32"]), "placement": placement})
+
+    def said(self) -> str:
+        """What came of the search, in one sentence."""
+        kept, facts = self.facts["kept"], self.facts
+        if not facts["met"]:
+            return f"the budget is missed and no choice of nodes to keep wide can meet it: {facts['why']}"
+        nodes = ", ".join(f"{one['node']} ({one['op']}) in {one['kept']}" for one in kept)
+        return f"kept wide so that the budget holds: {nodes}"

@@ -205,7 +205,7 @@ def rejudge(facts: Mapping[str, Any], budget: Budget) -> list[str]:
     """What a budget says of a report made earlier, perhaps under another budget; empty where it is kept."""
     if not facts["ran"]:
         return []
-    return [*facts["failures"], *judge(facts, budget), *_judge_metric(facts["metric"], budget)]
+    return [*facts["failures"], *judge(facts, budget), *judge_metric(facts["metric"], budget)]
 
 
 def _compare_cases(
@@ -224,27 +224,7 @@ def _compare_cases(
         progress.step(done, total, case.name)
         if not promised(case):
             continue
-        got = session(case.inputs)
-        wanted = {name: array for name, array in case.outputs.items() if name not in references.noise}
-        verdict = compare(wanted, got, budget, inputs=case.inputs, padding=padding, names=("eager", what))
-        structural = [
-            f"case '{case.name}', output '{name}': {reason}"
-            for name, metrics in verdict.outputs.items()
-            for reason in judge(metrics.to_json(), Budget())
-        ]
-        rows.append(
-            {
-                "name": case.name,
-                "kind": case.kind,
-                "sizes": dict(case.sizes),
-                **verdict.worst(),
-                "accepted": verdict.accepted,
-                "reasons": list(verdict.reasons),
-                "failures": structural,
-                "notices": list(verdict.notices),
-                "outputs": {name: metrics.to_json() for name, metrics in verdict.outputs.items()},
-            }
-        )
+        rows.append(compare_case(session, case, references, padding, budget, what))
     progress.step(total, total)
     if not rows:
         raise EngineError(
@@ -254,23 +234,52 @@ def _compare_cases(
     return rows
 
 
+def compare_case(
+    session: Runner, case: Case, references: References, padding: str | None, budget: Budget, what: str
+) -> dict[str, Any]:
+    """Run one case and compare it with what eager made of it; one row of `report.json`."""
+    got = session(case.inputs)
+    wanted = {name: array for name, array in case.outputs.items() if name not in references.noise}
+    verdict = compare(wanted, got, budget, inputs=case.inputs, padding=padding, names=("eager", what))
+    structural = [
+        f"case '{case.name}', output '{name}': {reason}"
+        for name, metrics in verdict.outputs.items()
+        for reason in judge(metrics.to_json(), Budget())
+    ]
+    return {
+        "name": case.name,
+        "kind": case.kind,
+        "sizes": dict(case.sizes),
+        **verdict.worst(),
+        "accepted": verdict.accepted,
+        "reasons": list(verdict.reasons),
+        "failures": structural,
+        "notices": list(verdict.notices),
+        "outputs": {name: metrics.to_json() for name, metrics in verdict.outputs.items()},
+    }
+
+
 def _score(source: Source, session: Runner, progress: Progress, what: str) -> dict[str, float]:
-    scores: dict[str, float] = {}
-    runners: tuple[tuple[str, Runner], ...] = (("eager", source.eager()), (what, session))
-    for side, runner in runners:
-        progress.step(0, 0, f"metric, {side}")
-        value = source.score(runner)
-        if value is None or not math.isfinite(value):
-            raise DeclarationError(
-                f"the metric of {side} is {value}, not a number to compare",
-                where=f"the metric of model '{source.spec.name}'",
-                fix="return one finite number, higher is better",
-            )
-        scores[side] = float(value)
-    return scores | {"drop": scores["eager"] - scores[what]}
+    eager = score_of(source, source.eager(), progress, "eager")
+    found = score_of(source, session, progress, what)
+    return {"eager": eager, what: found, "drop": eager - found}
 
 
-def _judge_metric(metric: Mapping[str, Any] | None, budget: Budget) -> list[str]:
+def score_of(source: Source, runner: Runner, progress: Progress, side: str) -> float:
+    """The model's own metric of a runner. Raises DeclarationError where that is no finite number."""
+    progress.step(0, 0, f"metric, {side}")
+    value = source.score(runner)
+    if value is None or not math.isfinite(value):
+        raise DeclarationError(
+            f"the metric of {side} is {value}, not a number to compare",
+            where=f"the metric of model '{source.spec.name}'",
+            fix="return one finite number, higher is better",
+        )
+    return float(value)
+
+
+def judge_metric(metric: Mapping[str, Any] | None, budget: Budget) -> list[str]:
+    """Why the metric misses its budget; empty where it keeps it, or where there is no limit or it was not run."""
     if budget.metric is None or (metric is not None and metric.get("ran") is False):
         return []
     if metric is None:
@@ -285,7 +294,7 @@ def _write(
     folder: Path, cases: Sequence[Mapping[str, Any]], metric: Mapping[str, Any] | None, budget: Budget
 ) -> Mapping[str, Any]:
     by_case = [f"case '{case['name']}', {reason}" for case in cases for reason in case["reasons"]]
-    reasons = [*by_case, *_judge_metric(metric, budget)]
+    reasons = [*by_case, *judge_metric(metric, budget)]
     report: dict[str, Any] = {
         "ran": True,
         "reason": None,

@@ -6,6 +6,7 @@
     ranges/         calibration ranges (record Ranges)
     references/     inputs and eager outputs (record References)
     checked/        the comparison of the final graph with eager (record Report)
+    search/         where the budget was missed: what is kept wide for it, and the errors by layer (record Repair)
     engines/TARGET.plan     TARGET.json beside it: the engine's facts and its report; with TensorRT, TARGET.timing:
                             the timing cache as `trtexec --timingCacheFile` reads it
     report.json, report.html
@@ -28,7 +29,7 @@ from aot import routes
 from aot.declaration import ModelSpec
 from aot.errors import AotError, ArtifactError, UsageError
 from aot.plan import Plan
-from aot.records import Engine, Program, QuantizedGraph, Ranges, Record, References, Report
+from aot.records import Engine, Program, QuantizedGraph, Ranges, Record, References, Repair, Report
 from aot.store import Entry, Store, sha256
 
 SCHEMA = 1
@@ -42,6 +43,7 @@ REBUILD = "build it again: aot build MODEL"
 class Prepared:
     """The first half of a build, from the store or from an artifact folder: what an engine is built and judged with.
 
+    search: which nodes were kept wide so that the budget holds, where it was missed.
     engines: engines that an artifact already holds, each with its report; none in a first build.
     history: who built what so far, for an artifact that was loaded.
     """
@@ -53,6 +55,7 @@ class Prepared:
     ranges: Ranges
     references: References
     checked: Report
+    search: Repair | None = None
     engines: tuple[tuple[Engine, Report], ...] = ()
     history: tuple[Half, ...] = ()
 
@@ -77,6 +80,7 @@ class Records(_Part):
     ranges: RecordPart
     references: RecordPart
     checked: RecordPart
+    search: RecordPart | None = None
 
 
 class EnginePart(_Part):
@@ -155,6 +159,7 @@ def prepared_of(folder: Path, manifest: Manifest, shown: str) -> Prepared:
             ranges=_record(Ranges, manifest.records.ranges, folder / "ranges"),
             references=_record(References, manifest.records.references, folder / "references"),
             checked=_record(Report, manifest.records.checked, folder / "checked"),
+            search=None if (found := manifest.records.search) is None else _record(Repair, found, folder / "search"),
             engines=tuple(
                 (_record(Engine, part.engine, folder / "engines"), _record(Report, part.report, folder / "engines"))
                 for part in manifest.engines

@@ -131,11 +131,49 @@ class _Other(_Inner):
     facts: dict[str, Any]
 
 
+class _Without(_Inner):
+    case: str
+    cosine: float | None
+    relative_l2: float | None
+
+
+class _Kept(_Inner):
+    node: str
+    op: str
+    module: str
+    source: str
+    was: str
+    kept: str
+    operations: float
+    without: _Without | None
+
+
+class _Low(_Inner):
+    precision: str
+    before: float
+    after: float
+
+
+class _SearchFacts(_Inner):
+    met: bool
+    why: str
+    kept: list[_Kept]
+    low: _Low | None
+    trials: int
+    exhausted: bool
+
+
+class _Search(_Inner):
+    key: Digest
+    facts: _SearchFacts
+
+
 class _Records(_Inner):
     graph: _Graph
     ranges: _Other
     references: _Other
     checked: _Checked
+    search: _Search | None = None
 
 
 class _Built(_Inner):

@@ -159,7 +159,7 @@ class ProfileFile(Settings):
 
 
 class Request(Settings):
-    """One call of `aot build`, as the user gave it."""
+    """One call of `aot build`, as the user gave it. search: look for nodes to keep wide where the budget is missed."""
 
     model: str
     precision: Precision | None = None
@@ -170,6 +170,7 @@ class Request(Settings):
     calibration: str | None = None
     dims: dict[str, tuple[int, int, int]] = {}
     budget: Budget = Budget()
+    search: bool = True
     surgery: Surgery = Surgery()
     until: Literal["graph"] | None = None
     output: Path | None = None

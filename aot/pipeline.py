@@ -20,6 +20,7 @@ from aot.stages.package import Result, package
 from aot.stages.program import capture
 from aot.stages.quantize import quantize
 from aot.stages.reference import reference
+from aot.stages.repair import repair, searchable
 from aot.stages.surgery import surgery
 from aot.stages.verify import verify_engine, verify_export, verify_graph
 from aot.store import Store
@@ -57,8 +58,15 @@ def prepare(request: Request, choices: Choices, source: Source, run: Run) -> Pre
     ranges = calibrate(run, graph, data, plan)
     final = quantize(run, graph, ranges, plan)
     checked = verify_graph(run, source, final, references, plan)
+    search = None
+    if request.search and not checked.facts["accepted"] and searchable(plan.recipe):
+        search = repair(run, source, graph, ranges, references, final, checked, plan)
+        if search.facts["met"]:
+            plan = replace(plan, recipe=search.applied(plan.recipe))
+            final = quantize(run, graph, ranges, plan)
+            checked = verify_graph(run, source, final, references, plan)
 
-    return Prepared(source.spec, plan, exported.nodes, final, ranges, references, checked)
+    return Prepared(source.spec, plan, exported.nodes, final, ranges, references, checked, search)
 
 
 def prepare_program(source: Source, plan: Plan, run: Run) -> Prepared:

@@ -29,6 +29,7 @@ from aot.text import number, size_of, table, took
 @_options.profile_option
 @click.option("--calibration", metavar="NAME", help="A recipe: how ranges are found, what stays wide.")
 @click.option("--budget", multiple=True, metavar="KEY=VALUE", help="cosine, relative_l2, max_abs or metric.")
+@click.option("--no-search", is_flag=True, help="Where the budget is missed, do not look for nodes to keep wide.")
 @_options.dim_option
 @_options.without_option
 @_options.verify_option
@@ -50,6 +51,7 @@ def command(
     profile: str,
     calibration: str | None,
     budget: tuple[str, ...],
+    no_search: bool,
     dims: tuple[str, ...],
     without: tuple[str, ...],
     verify: bool,
@@ -87,6 +89,7 @@ def command(
         "profile": profile,
         "calibration": calibration,
         "budget": _options.budget(budget),
+        "search": not no_search,
         "dims": _options.dims(dims),
         "surgery": {"without": without, "verify": verify},
         "until": until,
@@ -125,6 +128,10 @@ def describe(summary: Mapping[str, Any]) -> str:
         metric = checked["metric"]
         facts.append(("metric", f"{metric['eager']:.5g} eager, {metric['graph']:.5g} graph"))
     lines += ["", table(facts)]
+    if summary["search"]:
+        from aot.report.search import paragraph
+
+        lines += ["", *paragraph(summary["search"])]
     if summary["engines"]:
         rows = [
             (

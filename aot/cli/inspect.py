@@ -45,7 +45,7 @@ def command(artifact: str, nodes: bool, as_json: bool) -> int:
             for part in manifest.engines
         ],
         "bytes": sum(file.bytes for file in manifest.files.values()),
-        "keys": {name: record.key for name, record in manifest.records},
+        "keys": {name: record.key for name, record in manifest.records if record is not None},
         "structure": manifest.spec.get("structure", {}),
         "states": {name: state["output"] for name, state in manifest.spec.get("states", {}).items()},
     }

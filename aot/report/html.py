@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from aot.report import search
 from aot.text import number, size_of, sizes, took
 
 STYLE = """
@@ -38,6 +39,7 @@ def render(data: Mapping[str, Any]) -> str:
             _section(f"Engine {target} against eager", _comparison(report))
             for target, report in data["engine_reports"].items()
         ),
+        _search(data.get("search")),
         _section("Inputs and outputs", _io(data["io"], data["profiles"])),
         _section("Precision", _precision(data["decisions"], data["precision"])),
         _section("Versions", _history(data["history"])),
@@ -120,6 +122,16 @@ def _comparison(report: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     columns = ("case", "output", "cosine", "relative L2", "max abs", "flips", "NaN/Inf", "of them differ", "")
     return body + f"<details><summary>Every output</summary>{_table(columns, outputs)}</details>"
+
+
+def _search(found: Mapping[str, Any] | None) -> str:
+    """Where the budget was missed at first: what is kept wide for it, or why that is not enough."""
+    if found is None:
+        return ""
+    if not found["met"]:
+        return _section("No choice of nodes to keep wide meets the budget", f"<p>{escape(found['why'])}</p>")
+    body = _table(search.HEAD, search.rows(found)) + _list(search.tail(found))
+    return _section("Kept wide so that the budget holds", body)
 
 
 def _io(io: Mapping[str, Any], profiles: Sequence[Mapping[str, Sequence[int]]]) -> str:

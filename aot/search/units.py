@@ -40,8 +40,6 @@ class Unit:
 
 def levels(recipe: Recipe) -> tuple[str, ...]:
     """The precisions that nodes can be kept in, least first: layers in the compute dtype, then all in FP32."""
-    if recipe.precision == "fp32" or recipe.strict:
-        return ()
     above = [recipe.compute] if recipe.precision in QUANTIZED else []
     return tuple(dict.fromkeys([*above, "fp32"]))
 

@@ -103,7 +103,7 @@ def summarize(
     """What `aot build --json` prints, without the artifact's own path."""
     final = prepared.final.facts
     checked = prepared.checked.facts
-    warnings = list(final.get("warnings", ()))
+    warnings = [*([prepared.search.said()] if prepared.search is not None else []), *final.get("warnings", ())]
     for report in [prepared.checked, *(report for _, report in built)]:
         warnings += [notice for notice in report.facts["notices"] if notice not in warnings]
     rows = []
@@ -134,6 +134,7 @@ def summarize(
             "engine": _worst_engine([report for _, report in built]),
         },
         "budget": plan.budget.model_dump(exclude_none=True),
+        "search": None if prepared.search is None else dict(prepared.search.facts),
         "stages": [asdict(stage) for stage in times],
         "warnings": warnings,
     }
@@ -168,12 +169,13 @@ def _identity(prepared: Prepared, plan: Plan, built: Sequence[tuple[Engine, Repo
 
 
 def _records(prepared: Prepared) -> dict[str, Record]:
-    return {
+    records: dict[str, Record] = {
         "graph": prepared.final,
         "ranges": prepared.ranges,
         "references": prepared.references,
         "checked": prepared.checked,
     }
+    return records if prepared.search is None else records | {"search": prepared.search}
 
 
 def _engine_file(engine: Engine) -> str:

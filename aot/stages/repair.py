@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 TRIALS = 64
 
 
+def searchable(recipe: Recipe) -> bool:
+    """Whether anything can be kept wider than the recipe has it: FP32 is the widest, and a strict recipe forbids it."""
+    return recipe.precision != "fp32" and not recipe.strict
+
+
 def repair(
     run: Run,
     source: Source,

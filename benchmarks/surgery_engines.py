@@ -16,26 +16,19 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _engine import Dims, Replay, build, load, make_noise, strip
 from _result import write
 
 if TYPE_CHECKING:
     import torch
 
 TOOLS = ("plain", "aot")
-# Elements. Larger float weights are not written.
-LARGE = 1 << 14
-NOISE = "noise.bin"
 RUNS = 60
-_TORCH = {"FLOAT": "float32", "HALF": "float16", "INT64": "int64", "INT32": "int32", "BOOL": "bool"}
-
-Dims = dict[str, tuple[int, int, int]]
-"""(min, opt, max) of every dim, in the order of an input's axes."""
 
 
 @dataclass(frozen=True)
@@ -116,33 +109,13 @@ def export(subject: Subject, path: Path, *, half: bool) -> None:
     )
 
 
-def strip(source: Path, target: Path) -> None:
-    """Write the graph `source` to `target`, its large float weights read from the file NOISE beside it."""
-    import onnx
-
-    model = onnx.load(source)
-    for tensor in model.graph.initializer:
-        elements = 1
-        for size in tensor.dims:
-            elements *= size
-        width = {onnx.TensorProto.FLOAT: 4, onnx.TensorProto.FLOAT16: 2}.get(tensor.data_type)
-        if width is None or elements < LARGE:
-            continue
-        for field in ("raw_data", "float_data", "int32_data"):
-            tensor.ClearField(field)
-        tensor.data_location = onnx.TensorProto.EXTERNAL
-        for key, value in (("location", NOISE), ("offset", "0"), ("length", str(elements * width))):
-            entry = tensor.external_data.add()
-            entry.key, entry.value = key, value
-    target.write_bytes(model.SerializeToString())
-
-
 def prepare(folder: Path, names: list[str]) -> None:
     """Write NAME.plain.onnx and NAME.aot.onnx, without their large weights."""
     import onnx_ir as ir
 
     from aot import content
-    from aot.config import Recipe, load
+    from aot.config import Recipe
+    from aot.config import load as load_settings
     from aot.precision import apply
     from aot.stages.surgery import rewrite
 
@@ -155,96 +128,17 @@ def prepare(folder: Path, names: list[str]) -> None:
             (work / "out").mkdir()
             rewrite(work / "single.onnx", work / "out", narrow=True)
             model = ir.load(work / "out" / "model.onnx")
-            apply(model, load(Recipe, content.find("calib", "fp16")), {})
+            apply(model, load_settings(Recipe, content.find("calib", "fp16")), {})
             ir.save(model, work / "narrow.onnx", external_data="narrow.onnx.data")
             strip(work / "narrow.onnx", folder / f"{name}.aot.onnx")
         sizes = [len(ir.load(folder / f"{name}.{tool}.onnx").graph) for tool in TOOLS]
         print(f"{name}: {sizes[0]} nodes plain, {sizes[1]} after surgery", flush=True)
 
 
-def make_noise(folder: Path) -> None:
-    """256 MiB of FP16 numbers with standard deviation 0.01; read as FP32 they are harmless too."""
-    import numpy as np
-
-    if not (folder / NOISE).exists():
-        noise = np.random.default_rng(0).standard_normal(1 << 22, dtype=np.float32) * 0.01
-        (folder / NOISE).write_bytes(np.tile(noise.astype(np.float16), 32).tobytes())
-
-
-def build(graph: Path, dims: Dims) -> tuple[bytes, float]:
-    """The engine and the seconds of the builder's call, nothing cached. Raises RuntimeError with the log."""
-    import tensorrt as trt
-
-    log = trt.Logger(trt.Logger.ERROR)
-    builder = trt.Builder(log)
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, log)
-    if not parser.parse_from_file(str(graph)):
-        raise RuntimeError(parser.get_error(0).desc())
-    config = builder.create_builder_config()
-    profile = builder.create_optimization_profile()
-    bounds = list(dims.values())
-    for position in range(network.num_inputs):
-        tensor = network.get_input(position)
-        shape = [tuple(bounds[axis]) if size == -1 else (size,) * 3 for axis, size in enumerate(tensor.shape)]
-        profile.set_shape(tensor.name, *(tuple(size[k] for size in shape) for k in range(3)))
-    config.add_optimization_profile(profile)
-    started = time.perf_counter()
-    plan = builder.build_serialized_network(network, config)
-    if plan is None:
-        raise RuntimeError("the builder gives no engine")
-    return bytes(memoryview(plan)), time.perf_counter() - started
-
-
-class Replay:
-    """An engine at every dim's opt, in a CUDA graph; `run()` is one run's milliseconds."""
-
-    def __init__(self, engine: Any, dims: Dims) -> None:
-        import tensorrt as trt
-        import torch
-
-        self._context = engine.create_execution_context()
-        self._data: list[torch.Tensor] = []
-        names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
-        fed = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
-        opts = [opt for _, opt, _ in dims.values()]
-        for name in fed:
-            shape = [opts[axis] if size == -1 else size for axis, size in enumerate(engine.get_tensor_shape(name))]
-            self._context.set_input_shape(name, shape)
-        for name in [*fed, *(name for name in names if name not in fed)]:
-            dtype = getattr(torch, _TORCH[engine.get_tensor_dtype(name).name])
-            full = tuple(self._context.get_tensor_shape(name))
-            self._data.append(torch.randn(full).to(dtype) if dtype.is_floating_point else torch.ones(full, dtype=dtype))
-            self._data[-1] = self._data[-1].cuda()
-            self._context.set_tensor_address(name, self._data[-1].data_ptr())
-        self._stream = torch.cuda.Stream()
-        for _ in range(3):
-            self._context.execute_async_v3(self._stream.cuda_stream)
-        self._stream.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, stream=self._stream):
-            self._context.execute_async_v3(self._stream.cuda_stream)
-
-    def run(self) -> float:
-        """Milliseconds of one run on the GPU."""
-        import torch
-
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        with torch.cuda.stream(self._stream):
-            begin.record()
-            self._graph.replay()
-            end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end))
-
-
 def measure(folder: Path, name: str, tools: list[str]) -> list[dict[str, Any]]:
     """A row for each tool, timed in turns."""
-    import tensorrt as trt
-
     make_noise(folder)
     dims = SUBJECTS[name].dims
-    runtime = trt.Runtime(trt.Logger(trt.Logger.ERROR))
     rows: dict[str, dict[str, Any]] = {}
     replays: dict[str, Replay] = {}
     for tool in tools:
@@ -255,7 +149,7 @@ def measure(folder: Path, name: str, tools: list[str]) -> list[dict[str, Any]]:
         except RuntimeError as error:
             rows[tool] = {**about, "built": False, "reason": " ".join(str(error).split())[-300:]}
             continue
-        engine = runtime.deserialize_cuda_engine(plan)
+        engine = load(plan)
         made = {"built": True, "seconds": round(seconds, 2), "layers": engine.num_layers, "bytes": len(plan)}
         rows[tool] = {**about, **made}
         replays[tool] = Replay(engine, dims)

@@ -167,10 +167,12 @@ class Builder:
 
     def build_serialized_network(self, network: Network, config: Config) -> bytes | None:
         self.network, self.config = network, config
-        config.progress_monitor.phase_start("Building", None, 2)
-        if not config.progress_monitor.step_complete("Building", 0):
-            return None
-        config.progress_monitor.phase_finish("Building")
+        monitor = getattr(config, "progress_monitor", None)  # a builder need not be watched
+        if monitor is not None:
+            monitor.phase_start("Building", None, 2)
+            if not monitor.step_complete("Building", 0):
+                return None
+            monitor.phase_finish("Building")
         for severity, message in MODULE.says:
             self.log.log(severity, message)
         if any(severity <= Severity.ERROR for severity, _ in MODULE.says):

@@ -1,0 +1,1 @@
+"""The parts of `precision_engines.py`."""

@@ -34,9 +34,7 @@ class Options:
 class Caller(Protocol):
     """A `Worker`, or what stands in for one."""
 
-    def call(
-        self, function: Callable[..., dict[str, Any]], arguments: tuple[Any, ...], timeout: float
-    ) -> dict[str, Any]:
+    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float) -> Any:
         """See `Worker.call`."""
 
     def close(self) -> None:

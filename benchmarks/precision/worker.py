@@ -27,11 +27,9 @@ class Worker:
         self._process: Any = None
         self._pipe: Any = None
 
-    def call(
-        self, function: Callable[..., dict[str, Any]], arguments: tuple[Any, ...], timeout: float
-    ) -> dict[str, Any]:
-        """What a function that can be imported gives. Raises RuntimeError with the reason why it gives nothing: its own, the
-        signal that ended the process, or that its time is over."""
+    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float) -> Any:
+        """What a function that can be imported gives. Raises RuntimeError with the reason why it gives nothing: its
+        own, the signal that ended the process, or that its time is over."""
         if self._process is None:
             self._pipe, theirs = self._context.Pipe()
             self._process = self._context.Process(target=_serve, args=(theirs, self._gpu), daemon=True)

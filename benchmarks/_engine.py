@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 LARGE = 1 << 14
 # Elements in a file of noise: more than any weight here has.
 NOISE_LENGTH = 1 << 26
+# Bytes between the beginnings of two weights: at one place TensorRT would take them for one.
+APART = 4096
 _TORCH = {"FLOAT": "float32", "HALF": "float16", "INT64": "int64", "INT32": "int32", "BOOL": "bool"}
 
 Dims = dict[str, tuple[int, int, int]]
@@ -57,6 +59,7 @@ def strip(source: Path, target: Path) -> None:
     import onnx
 
     model = onnx.load(source)
+    offset = 0
     for tensor in model.graph.initializer:
         elements = 1
         for size in tensor.dims:
@@ -68,9 +71,10 @@ def strip(source: Path, target: Path) -> None:
         for field in ("raw_data", "float_data", "int32_data"):
             tensor.ClearField(field)
         tensor.data_location = onnx.TensorProto.EXTERNAL
-        for key, value in (("location", name), ("offset", "0"), ("length", str(elements * width))):
+        for key, value in (("location", name), ("offset", str(offset)), ("length", str(elements * width))):
             entry = tensor.external_data.add()
             entry.key, entry.value = key, value
+        offset += APART
     target.write_bytes(model.SerializeToString())
 
 

@@ -1,0 +1,1 @@
+"""What is done to weights before they are rounded, and how they are rounded (`weights` of a recipe)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
@@ -17,10 +17,14 @@ from aot.origins import Origin
 from aot.precision.casts import retype
 from aot.precision.formats import FLOATS, QUANTIZED, Float
 from aot.precision.islands import Islands, find_islands
+from aot.precision.patterns import Patterns
 from aot.precision.placement import Placed, place
 from aot.precision.qdq import insert
 from aot.precision.reading import Observed, figure, is_float
 from aot.precision.schemas import opset_for
+
+if TYPE_CHECKING:
+    from aot.statistics import Statistics
 
 # QuantizeLinear and DequantizeLinear take FP16 scales and FP8 values from here on.
 QDQ_OPSET = 19
@@ -61,16 +65,20 @@ class Outcome:
         }
 
 
-def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float]) -> Outcome:
-    """Change the model as the recipe says. `amax` maps tensor names to the largest magnitude observed.
+def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float], statistics: Statistics | None = None) -> Outcome:
+    """Change the model as the recipe says.
 
-    Raises GraphError where the graph's opset cannot express the precision, or a value's dtype is not known.
+    amax: by tensor name, the magnitude that a calibrator chose; scales are made of it. statistics: what was observed;
+    whether a value fits a dtype is decided by its extremes. Without, amax stands for both.
+    Raises GraphError where the graph's opset cannot express the precision, a value's dtype is not known, or a strict
+    recipe meets a layer that it cannot quantize.
     """
     graph = model.graph
     original = [(node, node.name or "", node.op_type) for node in graph]
     form = QUANTIZED.get(recipe.precision)
     compute = FLOATS[recipe.compute if form else recipe.precision]
-    observed = Observed(amax)
+    observed = _observed(amax, statistics)
+    keep = Patterns(recipe.keep)
     islands, placed = Islands({}, {}), Placed()
     dtypes = {node: _dtype(node) for node, _, _ in original}
 
@@ -78,10 +86,15 @@ def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float]) -> Outcome
         _check(model, recipe)
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
         opset = opset_for(model, compute.onnx)
+        kept = {n: f"the recipe keeps '{found}' in FP32" for n, _, _ in original if (found := keep.match(n))}
         if compute.name != "fp32":
-            islands = find_islands(graph, observed, compute, opset, recipe.keep_fp32)
+            islands = find_islands(graph, observed, compute, opset, recipe.keep_fp32, kept)
+        else:
+            islands = Islands(kept, {})
         if form:
-            placed = place(graph, observed, recipe, form, compute, islands.wide)
+            placed = place(graph, observed, amax, recipe, form, compute, islands.wide)
+            if recipe.strict:
+                _insist(placed, recipe, kept)
             insert(graph, placed.sites, form, compute)
         if compute.name != "fp32":
             retype(graph, compute, opset, islands.wide, islands.clamp)
@@ -99,8 +112,41 @@ def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float]) -> Outcome
         ops=dict(sorted(Counter(n.op_type for n in placed.quantized).items())),
         qdq=sum(n.op_type == "DequantizeLinear" for n in graph),
         nodes=len(list(graph)),
-        warnings=tuple(placed.warnings),
+        warnings=(*placed.warnings, *_unused(keep, recipe)),
     )
+
+
+def _observed(amax: Mapping[str, float], statistics: Statistics | None) -> Observed:
+    """The extremes that range decisions are made of."""
+    if statistics is None:
+        return Observed(amax)
+    return Observed(statistics.amax(), {name: (seen.low, seen.high) for name, seen in statistics.items()})
+
+
+def _unused(keep: Patterns, recipe: Recipe) -> list[str]:
+    if recipe.precision == "fp32":
+        return []
+    return [f"the recipe keeps '{p}' in FP32, but no node or module is called that" for p in keep.unused]
+
+
+def _insist(placed: Placed, recipe: Recipe, kept: Mapping[ir.Node, str]) -> None:
+    """Refuse a graph of which a layer stays wide that the recipe does not name itself."""
+    left = {
+        node: reason
+        for node, reason in placed.wide.items()
+        if node.op_type in recipe.placement.ops and node not in placed.kept and node not in kept
+    }
+    if left:
+        lines = "".join(f"\n  {origins.where_of(node)}: {reason}" for node, reason in left.items())
+        raise GraphError(
+            f"a strict recipe leaves no layer wide, and {len(left)} cannot be {recipe.precision}:{lines}",
+            fix="name them under placement.keep, or leave strict out",
+        )
+    if not placed.quantized:
+        raise GraphError(
+            f"a strict recipe has nothing to quantize: the graph has no {', '.join(recipe.placement.ops)}",
+            fix="take another precision, or leave strict out",
+        )
 
 
 def _check(model: ir.Model, recipe: Recipe) -> None:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from aot.precision.cancellation import SHARE, cancelling
 from aot.precision.chains import denominators, fused_norms, integers_in_floats, long_sums, norm_statistics
-from aot.precision.constants import Constants, examine
+from aot.precision.constants import examine
 from aot.precision.formats import Float
 from aot.precision.reading import (
     ELEMENTWISE,
@@ -22,8 +22,9 @@ from aot.precision.reading import (
     is_constant,
     is_float,
 )
-from aot.precision.rules import WIDE
+from aot.precision.rules import stays_wide
 from aot.precision.schemas import slots
+from aot.precision.sensitive import absolute, vanishing
 
 # Observed on calibration data; other data may go this much further.
 SAFETY = 2.0
@@ -38,22 +39,27 @@ class Islands:
 
 
 def find_islands(
-    graph: ir.Graph, observed: Observed, compute: Float, opset: int, keep: Collection[str] = ()
+    graph: ir.Graph,
+    observed: Observed,
+    compute: Float,
+    opset: int,
+    ops: Collection[str] = (),
+    kept: Mapping[ir.Node, str] | None = None,
 ) -> Islands:
     """Collect the islands, from what cannot be narrow to what would only be cast there and back.
 
-    `keep` names operator types that stay FP32 whatever their range.
+    observed: extremes, never ranges that a calibrator has clipped. ops: operator types that stay FP32 whatever their
+    range. kept: nodes that do, each with its reason.
     """
-    wide: dict[ir.Node, str] = {}
+    wide: dict[ir.Node, str] = dict(kept or {})
 
     def add(found: Mapping[ir.Node, str]) -> None:
         for node, reason in found.items():
             wide.setdefault(node, reason)
 
-    add(_fixed(graph, compute, opset, keep))
-    constants = Constants()
+    add(_fixed(graph, compute, opset, ops))
+    constants = examine(graph, compute)
     if compute.name == "fp16":
-        constants = examine(graph, compute)
         add(constants.wide)
         add(
             {
@@ -63,16 +69,18 @@ def find_islands(
         )
         add(_out_of_range(graph, observed, constants.masked, compute))
         add(fused_norms(graph, observed, compute))
+        add(vanishing(graph, observed, compute))
+    add(absolute(graph, observed, constants.masked, compute))
     add(cancelling(graph, observed, SHARE * compute.exact))
     add(norm_statistics(graph))
     add(long_sums(graph))
     add(integers_in_floats(graph, observed, constants.masked, compute))
     wide = {node: reason for node, reason in wide.items() if node.graph is graph}
     wide.update(_enclosed(graph, wide))
-    return Islands(wide, constants.clamp)
+    return Islands(wide, constants.clamp if compute.name == "fp16" else {})
 
 
-def _fixed(graph: ir.Graph, compute: Float, opset: int, keep: Collection[str]) -> dict[ir.Node, str]:
+def _fixed(graph: ir.Graph, compute: Float, opset: int, ops: Collection[str]) -> dict[ir.Node, str]:
     """Nodes whose type decides."""
     found: dict[ir.Node, str] = {}
     for node in graph:
@@ -81,10 +89,10 @@ def _fixed(graph: ir.Graph, compute: Float, opset: int, keep: Collection[str]) -
             found[node] = "holds a subgraph, which stays as it is"
         elif not any(is_float(v) for v in (*node.inputs, *node.outputs)):
             continue
-        elif node.op_type in keep:
+        elif node.op_type in ops:
             found[node] = f"the recipe keeps {node.op_type} in FP32"
-        elif (compute.name, node.op_type) in WIDE:
-            found[node] = WIDE[compute.name, node.op_type]
+        elif (reason := stays_wide(compute.name, node.op_type)) is not None:
+            found[node] = reason
         elif narrow is None:
             found[node] = f"no schema says which dtypes {node.domain}::{node.op_type} takes"
         elif not narrow:
@@ -95,17 +103,23 @@ def _fixed(graph: ir.Graph, compute: Float, opset: int, keep: Collection[str]) -
 def _out_of_range(
     graph: ir.Graph, observed: Observed, masked: Collection[ir.Value], compute: Float
 ) -> dict[ir.Node, str]:
-    """Nodes that read or write a value whose observed magnitude x SAFETY leaves the range (or is not finite)."""
+    """Nodes that read or write a value whose observed magnitude x SAFETY leaves the range (or is not finite), or that
+    stays below the smallest normal number altogether."""
     found: dict[ir.Node, str] = {}
     for node in graph:
         for value in (*computed(node), *(v for v in node.outputs if is_float(v))):
             amax = observed.of(value)
-            if amax is None or value in masked or amax * SAFETY <= compute.top:
+            if amax is None or value in masked:
                 continue
-            found[node] = (
-                f"{value.name} reached {figure(amax)}; x {SAFETY:g} it exceeds {compute.name.upper()}'s {compute.top:g}"
-            )
-            break
+            form = compute.name.upper()
+            if not amax * SAFETY <= compute.top:
+                found[node] = f"{value.name} reached {figure(amax)}; x {SAFETY:g} it exceeds {form}'s {compute.top:g}"
+                break
+            if 0 < amax < compute.tiny:
+                found[node] = (
+                    f"{value.name} reached only {figure(amax)}; {form} loses values below {figure(compute.tiny)}"
+                )
+                break
     return found
 
 

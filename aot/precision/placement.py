@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
 import onnx_ir as ir
 
 from aot.config import Recipe
+from aot.precision.attention import Attention, attentions, of_softmax
 from aot.precision.cancellation import cancelling
 from aot.precision.float_outputs import settle
 from aot.precision.formats import Float, Quantized
-from aot.precision.layers import Layer, describe, places
+from aot.precision.layers import Layer, describe
+from aot.precision.patterns import Patterns
 from aot.precision.reading import Observed, consumers, figure, is_float
+from aot.precision.residual import Residuals
 from aot.precision.rules import refusal
 from aot.precision.scales import activation_scale
 
@@ -34,24 +36,31 @@ class Site:
 
 @dataclass
 class Placed:
-    """sites: in node order. quantized and wide: the linear nodes, each with its reason."""
+    """sites: in node order. quantized and wide: the nodes that were looked at, each with its reason. kept: of the wide
+    ones, those that the recipe names."""
 
     sites: list[Site] = field(default_factory=list)
     quantized: dict[ir.Node, str] = field(default_factory=dict)
     wide: dict[ir.Node, str] = field(default_factory=dict)
+    kept: set[ir.Node] = field(default_factory=set)
     warnings: list[str] = field(default_factory=list)
 
 
 def place(
     graph: ir.Graph,
     observed: Observed,
+    ranges: Mapping[str, float],
     recipe: Recipe,
     form: Quantized,
     compute: Float,
     islands: Mapping[ir.Node, str],
 ) -> Placed:
-    """Decide for every node of the recipe's operator types, then for the skip inputs of residual adds."""
-    return _Placement(graph, observed, recipe, form, compute, islands).run()
+    """Decide for every node of the recipe's operator types, then for the skip inputs of residual adds.
+
+    observed: the extremes, which decide whether a value can be quantized. ranges: amax by name, as the calibrator chose
+    it, which the scales are made of.
+    """
+    return _Placement(graph, observed, ranges, recipe, form, compute, islands).run()
 
 
 class _Placement:
@@ -59,6 +68,7 @@ class _Placement:
         self,
         graph: ir.Graph,
         observed: Observed,
+        ranges: Mapping[str, float],
         recipe: Recipe,
         form: Quantized,
         compute: Float,
@@ -66,14 +76,19 @@ class _Placement:
     ) -> None:
         self.graph = graph
         self.observed = observed
+        self.ranges = Observed(ranges)
         self.recipe = recipe
         self.options = recipe.placement
         self.form = form
         self.compute = compute
         self.islands = islands
         self.placed = Placed()
-        self.cancelling = cancelling(graph, observed)
-        self.used_patterns: set[str] = set()
+        self.patterns = Patterns(recipe.placement.keep)
+        # Only a layer whose product is rounded can multiply rounding errors.
+        self.cancelling = cancelling(graph, observed) if recipe.activations else {}
+        self.partners: dict[ir.Node, Attention] = {}
+        for block in attentions(graph):
+            self.partners.update({block.scores: block, block.mix: block})
 
     def run(self) -> Placed:
         for node in self.graph:
@@ -86,50 +101,68 @@ class _Placement:
             else:
                 self.placed.wide[node] = str(reason)
         if self.options.residual:
-            for node in self.graph:
-                self._residual(node)
-        if self.form.name == "int8":
+            self._residuals()
+        if self.form.name == "int8" and self.recipe.activations:
             settle(self.graph, self.placed)
-        for pattern in self.options.keep:
-            if pattern not in self.used_patterns:
-                self.placed.warnings.append(f"the recipe keeps '{pattern}' wide, but no node or module is called that")
+        for pattern in self.patterns.unused:
+            self.placed.warnings.append(f"the recipe keeps '{pattern}' wide, but no node or module is called that")
         if not self.placed.sites:
             self.placed.warnings.append(f"nothing is quantized to {self.form.name}: see the reasons, node by node")
         return self.placed
 
     def _refuse(self, layer: Layer) -> str | None:
         """Why the layer stays wide, None where it is quantized."""
-        node = layer.node
-        kept = self._kept(node)
-        if kept:
-            return f"the recipe keeps '{kept}' wide"
-        if node in self.islands:
-            return self.islands[node]
-        if layer.weight is None and not self.options.attention:
-            return "both operands are activations, which the recipe does not quantize"
-        least = self.options.min_channels
-        for count, what in ((layer.inputs, "input"), (layer.outputs, "output")):
-            if layer.weight is not None and not layer.depthwise and count is not None and count < least:
-                return f"{count} {what} channels, fewer than {least}"
-        if layer.depthwise and not self.options.depthwise:
-            return f"depthwise ({layer.groups} channels, one filter each): few operations, much error"
-        refused = refusal(self.form.name, layer)
+        if layer.weight is None:
+            return self._refuse_attention(layer)
+        refused = self._kept(layer.node) or self._too_small(layer)
         if refused:
             return refused
-        unfit = self._shared(layer) or self.cancelling.get(node)
-        if unfit:
-            return unfit
-        return next(filter(None, (self._unfit(node.inputs[i]) for i in self._activations(layer))), None)
+        if layer.depthwise and not self.options.depthwise:
+            return f"depthwise ({layer.groups} channels, one filter each): few operations, much error"
+        # Weights alone are dequantized in front of the kernels of the compute dtype.
+        if self.recipe.activations and (refused := refusal(self.form.name, layer)):
+            return refused
+        return self._shared(layer) or self.cancelling.get(layer.node) or self._unfit(layer)
+
+    def _refuse_attention(self, layer: Layer) -> str | None:
+        """Both products of an attention are quantized, or neither."""
+        block = self.partners.get(layer.node)
+        if not self.options.attention:
+            return "both operands are activations, which the recipe does not quantize"
+        if block is None:
+            return self._kept(layer.node) or "both operands are activations, and it is no part of an attention"
+        scores, mix = describe(block.scores), describe(block.mix)
+        assert scores is not None
+        assert mix is not None
+        shared = self._too_small(scores) or refusal(self.form.name, scores)
+        for part in (layer, scores, mix):
+            refused = self._kept(part.node) or self.cancelling.get(part.node) or self._unfit(part)
+            if refused:
+                return (
+                    refused if part.node is layer.node else f"the other product of its attention stays wide: {refused}"
+                )
+        return shared
 
     def _kept(self, node: ir.Node) -> str | None:
-        kept = [p for p in self.options.keep if any(fnmatchcase(place, p) for place in places(node))]
-        self.used_patterns.update(kept)
-        return kept[0] if kept else None
+        """Why the node is not quantized whatever it computes."""
+        kept = self.patterns.match(node)
+        if kept:
+            self.placed.kept.add(node)
+            return f"the recipe keeps '{kept}' wide"
+        return self.islands.get(node)
+
+    def _too_small(self, layer: Layer) -> str | None:
+        """Below 16 in either size a product or convolution does not fill a kernel's tile, and Q/DQ only adds to it."""
+        if layer.depthwise:
+            return None
+        for count, what in ((layer.inputs, "input"), (layer.outputs, "output")):
+            if count is not None and count < self.options.min_channels:
+                return f"{count} {what} channels, fewer than {self.options.min_channels}"
+        return None
 
     def _shared(self, layer: Layer) -> str | None:
         """A weight that something else reads as well (a tied embedding) stays wide: one copy, one set of values."""
-        if layer.weight is None:
-            return None
+        assert layer.weight is not None
         weight = layer.node.inputs[layer.weight]
         assert weight is not None
         if weight.is_graph_output():
@@ -142,15 +175,20 @@ class _Placement:
         return None
 
     def _activations(self, layer: Layer) -> Iterator[int]:
-        yield layer.activation
+        if self.recipe.activations:
+            yield layer.activation
         if layer.weight is None:
             yield 1
 
-    def _unfit(self, value: ir.Value | None) -> str | None:
-        """Why an activation cannot be quantized."""
+    def _unfit(self, layer: Layer) -> str | None:
+        """Why one of the layer's activations cannot be quantized."""
+        reasons = (self._unfit_value(layer.node.inputs[i]) for i in self._activations(layer))
+        return next(filter(None, reasons), None)
+
+    def _unfit_value(self, value: ir.Value | None) -> str | None:
         name = value.name if value is not None else "an input"
         amax = self.observed.of(value)
-        if amax is None:
+        if amax is None or self.ranges.of(value) is None:
             return f"{name} was not observed in calibration"
         if amax != amax or amax == float("inf"):
             return f"{name} was not finite in calibration"
@@ -159,52 +197,48 @@ class _Placement:
             return f"{name} reached only {figure(amax)}: {levels:.1f} levels of the smallest scale"
         return None
 
-    def _scale(self, value: ir.Value | None) -> float:
-        return activation_scale(self.observed.of(value) or 0.0, self.form, self.compute)
+    def _range(self, value: ir.Value | None) -> float:
+        """amax as the calibrator chose it. A softmax's shares reach 1 at most, and in FP8, whose steps shrink with the
+        value, to leave room for 1 costs nothing."""
+        amax = self.ranges.of(value) or 0.0
+        if of_softmax(value):
+            return 1.0 if self.form.name == "fp8" else min(amax, 1.0)
+        return amax
+
+    def _site(self, node: ir.Node, index: int) -> str:
+        """Quantize an activation; what is said of it."""
+        value = node.inputs[index]
+        amax = self._range(value)
+        scale = activation_scale(amax, self.form, self.compute)
+        self.placed.sites.append(Site(node, index, scale))
+        seen = self.observed.of(value) or 0.0
+        clipped = f", clipped at {figure(amax)}" if amax < seen * 0.999 else ""
+        return f"{value.name if value else ''} reached {figure(seen)}{clipped}, scale {figure(scale)}"
 
     def _add(self, layer: Layer) -> None:
-        node, parts = layer.node, []
-        for index in self._activations(layer):
-            value = node.inputs[index]
-            scale = self._scale(value)
-            self.placed.sites.append(Site(node, index, scale))
-            parts.append(
-                f"{value.name if value else ''} reached {figure(self.observed.of(value) or 0.0)}, scale {figure(scale)}"
-            )
+        node = layer.node
+        parts = [self._site(node, index) for index in self._activations(layer)]
         if layer.weight is not None:
             axis = layer.axis if self.recipe.per_channel else None
             self.placed.sites.append(Site(node, layer.weight, None, axis))
-            parts.append("one weight scale" if axis is None else f"a weight scale for each index of axis {axis}")
+            said = "one weight scale" if axis is None else f"a weight scale for each index of axis {axis}"
+            if self.recipe.per_channel and axis is None:
+                said += f", for each index of axis 1 stands for an output channel of all {layer.groups} groups"
+            parts.append(said)
         self.placed.quantized[node] = "; ".join(parts)
 
-    def _residual(self, node: ir.Node) -> None:
-        """The skip input of `conv(...) + skip`. The conv that comes last fuses with the Add, so nothing may stand
-        between the two; the other operand joins in the quantized format."""
-        if node.op_type != "Add" or len(computed := [v for v in node.inputs if v is not None and is_float(v)]) != 2:
-            return
-        if node in self.islands or self._kept(node):
-            return
-        convs = [v for v in computed if self._fuses(v)]
-        if not convs:
-            return
-        order = {n: i for i, n in enumerate(self.graph)}
-        fused = max(convs, key=lambda v: order[v.producer()])  # type: ignore[index]
-        index = 1 if node.inputs[0] is fused else 0
-        skip = node.inputs[index]
-        if skip is fused or skip is None or skip.const_value is not None or self._unfit(skip):
-            return
-        scale = self._scale(skip)
-        self.placed.sites.append(Site(node, index, scale))
-        self.placed.quantized[node] = (
-            f"residual add: {skip.name} reached {figure(self.observed.of(skip) or 0.0)}, scale {figure(scale)}"
-        )
-
-    def _fuses(self, value: ir.Value) -> bool:
-        producer = value.producer()
-        return (
-            producer is not None
-            and producer.op_type in {"Conv", "ConvTranspose"}
-            and producer in self.placed.quantized
-            and len(value.uses()) == 1
-            and not value.is_graph_output()
-        )
+    def _residuals(self) -> None:
+        read = {site.node.inputs[site.index] for site in self.placed.sites if site.scale is not None}
+        residuals = Residuals(self.graph, self.placed.quantized.keys(), read)
+        for node in self.graph:
+            index = residuals.skip(node)
+            if index is None:
+                continue
+            skip = node.inputs[index]
+            assert skip is not None
+            refused = self._kept(node) or self._unfit_value(skip) or residuals.refuse(skip)
+            if refused:
+                self.placed.wide[node] = refused
+                continue
+            self.placed.quantized[node] = f"residual add: {self._site(node, index)}"
+            read.add(skip)

@@ -70,16 +70,30 @@ def attribute(node: ir.Node, name: str, default: int) -> int:
 
 
 class Observed:
-    """The largest magnitude of a value: observed, or known from what it was made of."""
+    """The magnitudes of a value: observed, or known from what it was made of.
 
-    def __init__(self, amax: Mapping[str, float]) -> None:
+    amax: the largest magnitude by name. spans: lowest and highest value by name, where they are known.
+    """
+
+    def __init__(self, amax: Mapping[str, float], spans: Mapping[str, tuple[float, float]] | None = None) -> None:
         self._amax = amax
+        self._spans = spans or {}
 
     def __bool__(self) -> bool:
         return bool(self._amax)
 
+    def least(self, value: ir.Value | None) -> float | None:
+        """The smallest magnitude; None where it is unknown or values of both signs were seen."""
+        low, high = self._spans.get(str(value.name) if value is not None else "", (-1.0, 1.0))
+        return low if low >= 0 else -high if high <= 0 else None
+
+    def high(self, value: ir.Value | None) -> float | None:
+        """The highest value, 0 where all are negative; the largest magnitude where no more is known."""
+        span = self._spans.get(str(value.name) if value is not None else "")
+        return self.of(value) if span is None else max(span[1], 0.0)
+
     def of(self, value: ir.Value | None) -> float | None:
-        """The magnitude, following values that were only moved to where they were observed; None if unknown."""
+        """The largest magnitude, following values that were only moved to where they were observed; None if unknown."""
         while value is not None:
             name = value.name or ""
             if name in self._amax:

@@ -59,9 +59,9 @@ def observe(model: ir.Model, feeds: Feeds) -> dict[str, float]:
 
 def recipe(precision: str, **placement: Any) -> Recipe:
     """A recipe that quantizes layers of any size."""
-    fields = {"min_channels": 1, **placement}
-    compute = "fp16" if precision in {"int8", "fp8"} else precision
-    return Recipe(precision=precision, compute=compute, placement=Placement(**fields))  # type: ignore[arg-type]
+    if precision not in {"int8", "fp8"}:
+        return Recipe(precision=precision)  # type: ignore[arg-type]
+    return Recipe(precision=precision, placement=Placement(**{"min_channels": 1, **placement}))  # type: ignore[arg-type]
 
 
 def converted(model: ir.Model, wanted: str | Recipe, amax: dict[str, float]) -> tuple[ir.Model, Outcome]:

@@ -55,7 +55,7 @@ def _section(title: str, body: str) -> str:
     return f"<h2>{escape(title)}</h2>{body}"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def table_of(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Numbers come as preformatted text; a cell that starts like a number is set to the right."""
     cells = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
@@ -87,11 +87,11 @@ def _built(data: Mapping[str, Any]) -> str:
         ("budget", ", ".join(f"{k} {v:g}" for k, v in data["budget"].items()) or "none"),
     ]
     engines = [(e["file"], e["backend"], size_of(e["bytes"]), took(e["seconds"], e["cached"])) for e in data["engines"]]
-    return _table(("", ""), facts) + (_table(("engine", "backend", "size", "time"), engines) if engines else "")
+    return table_of(("", ""), facts) + (table_of(("engine", "backend", "size", "time"), engines) if engines else "")
 
 
 def _stages(stages: Sequence[Mapping[str, Any]]) -> str:
-    return _table(("stage", "time"), [(s["name"], took(s["seconds"], s["cached"])) for s in stages])
+    return table_of(("stage", "time"), [(s["name"], took(s["seconds"], s["cached"])) for s in stages])
 
 
 def _comparison(report: Mapping[str, Any]) -> str:
@@ -105,7 +105,7 @@ def _comparison(report: Mapping[str, Any]) -> str:
         )
         for c in report["cases"]
     ]  # fmt: skip
-    body = _table(head, rows)
+    body = table_of(head, rows)
     metric = report.get("metric")
     if metric and metric.get("ran") is False:
         body += f"<p>The model's own metric: {escape(metric['reason'])}</p>"
@@ -121,7 +121,7 @@ def _comparison(report: Mapping[str, Any]) -> str:
         for name, m in c["outputs"].items()
     ]  # fmt: skip
     columns = ("case", "output", "cosine", "relative L2", "max abs", "flips", "NaN/Inf", "of them differ", "")
-    return body + f"<details><summary>Every output</summary>{_table(columns, outputs)}</details>"
+    return body + f"<details><summary>Every output</summary>{table_of(columns, outputs)}</details>"
 
 
 def _search(found: Mapping[str, Any] | None) -> str:
@@ -130,7 +130,7 @@ def _search(found: Mapping[str, Any] | None) -> str:
         return ""
     if not found["met"]:
         return _section("No choice of nodes to keep wide meets the budget", f"<p>{escape(found['why'])}</p>")
-    body = _table(search.HEAD, search.rows(found)) + _list(search.tail(found))
+    body = table_of(search.HEAD, search.rows(found)) + _list(search.tail(found))
     return _section("Kept wide so that the budget holds", body)
 
 
@@ -145,8 +145,8 @@ def _io(io: Mapping[str, Any], profiles: Sequence[Mapping[str, Sequence[int]]]) 
         for index, profile in enumerate(profiles)
         for name, triple in profile.items()
     ]
-    body = _table(("", "name", "dtype", "shape"), rows)
-    return body + (_table(("", "dim", "min", "opt", "max"), ranges) if ranges else "")
+    body = table_of(("", "name", "dtype", "shape"), rows)
+    return body + (table_of(("", "dim", "min", "opt", "max"), ranges) if ranges else "")
 
 
 def _precision(decisions: Sequence[Mapping[str, Any]], asked: str) -> str:
@@ -156,13 +156,13 @@ def _precision(decisions: Sequence[Mapping[str, Any]], asked: str) -> str:
     for decision in decisions:
         group = tuple(str(decision[key]) for key in ("op", "precision", "reason"))
         counts[group] = counts.get(group, 0) + 1
-    body = _table(("op", "precision", "why", "nodes"), [(*group, n) for group, n in sorted(counts.items())])
+    body = table_of(("op", "precision", "why", "nodes"), [(*group, n) for group, n in sorted(counts.items())])
     wide = [decision for decision in decisions if kept_wide(decision, asked)]
     for title, chosen in ((f"Kept wide ({len(wide)})", wide), (f"Every node ({len(decisions)})", decisions)):
         rows = [
             (d["node"], d["op"], d["precision"], d.get("module", ""), d.get("source", ""), d["reason"]) for d in chosen
         ]
-        nodes = _table(("node", "op", "precision", "module", "source", "why"), rows)
+        nodes = table_of(("node", "op", "precision", "module", "source", "why"), rows)
         body += f"<details><summary>{title}</summary>{nodes}</details>" if rows else ""
     return body
 
@@ -181,5 +181,5 @@ def _history(history: Sequence[Mapping[str, Any]]) -> str:
         gpu = machine["gpu"]["name"] if machine.get("gpu") else "no GPU"
         place = f"{half['created']}: {' and '.join(half['did'])}, on {machine.get('cpu')}, {gpu}"
         rows = [(name, version) for name, version in half["versions"].items()]
-        parts.append(f"<p>{escape(place)}</p>" + _table(("package", "version"), rows))
+        parts.append(f"<p>{escape(place)}</p>" + table_of(("package", "version"), rows))
     return "".join(parts)

@@ -1,9 +1,9 @@
-"""The four steps in order, and the record of what was decided."""
+"""The steps in order, and the record of what was decided."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from aot import origins
+from aot.calibrator import get
 from aot.config import Recipe
 from aot.errors import GraphError
 from aot.origins import Origin
@@ -22,12 +23,12 @@ from aot.precision.placement import Placed, place
 from aot.precision.qdq import insert
 from aot.precision.reading import Observed, figure, is_float
 from aot.precision.schemas import opset_for
+from aot.precision.weights.prepare import prepare
+from aot.precision.weights.seen import Seen
+from aot.precision.weights.work import Work
 
 if TYPE_CHECKING:
     from aot.statistics import Statistics
-
-# QuantizeLinear and DequantizeLinear take FP16 scales and FP8 values from here on.
-QDQ_OPSET = 19
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,14 @@ class Decision:
 @dataclass(frozen=True)
 class Outcome:
     """decisions: one a node of the graph as it came. ops: how many nodes of a type were quantized. qdq: how many
-    DequantizeLinear nodes there are now."""
+    DequantizeLinear nodes there are now. weights: what was done to them beyond rounding, step by step."""
 
     decisions: tuple[Decision, ...]
     ops: Mapping[str, int]
     qdq: int
     nodes: int
     warnings: tuple[str, ...]
+    weights: tuple[Work, ...] = ()
 
     def facts(self, precision: str) -> dict[str, Any]:
         """As plain data, for the record."""
@@ -62,6 +64,7 @@ class Outcome:
             "qdq": self.qdq,
             "decisions": [asdict(d) for d in self.decisions],
             "warnings": list(self.warnings),
+            "weights": [work.facts() for work in self.weights],
         }
 
 
@@ -77,14 +80,19 @@ def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float], statistics
     original = [(node, node.name or "", node.op_type) for node in graph]
     form = QUANTIZED.get(recipe.precision)
     compute = FLOATS[recipe.compute if form else recipe.precision]
-    observed = _observed(amax, statistics)
+    seen = _seen(recipe, amax, statistics) if form else None
     keep = Patterns(recipe.keep)
-    islands, placed = Islands({}, {}), Placed()
+    observed, islands, placed = Observed(amax), Islands({}, {}), Placed()
+    works: list[Work] = []
     dtypes = {node: _dtype(node) for node, _, _ in original}
 
     if recipe.precision != "fp32":
         _check(model, recipe)
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+        if seen is not None:
+            works += prepare(graph, recipe, seen)
+            amax, statistics = seen.amax, seen.statistics
+        observed = _observed(amax, statistics)
         opset = opset_for(model, compute.onnx)
         kept = {n: f"the recipe keeps '{found}' in FP32" for n, _, _ in original if (found := keep.match(n))}
         if compute.name != "fp32":
@@ -95,7 +103,7 @@ def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float], statistics
             placed = place(graph, observed, amax, recipe, form, compute, islands.wide)
             if recipe.strict:
                 _insist(placed, recipe, kept)
-            insert(graph, placed.sites, form, compute)
+            works += insert(graph, placed.sites, form, compute, recipe.weights, seen)
         if compute.name != "fp32":
             retype(graph, compute, opset, islands.wide, islands.clamp)
         if opset != model.opset_imports[""]:
@@ -112,8 +120,16 @@ def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float], statistics
         ops=dict(sorted(Counter(n.op_type for n in placed.quantized).items())),
         qdq=sum(n.op_type == "DequantizeLinear" for n in graph),
         nodes=len(list(graph)),
-        warnings=(*placed.warnings, *_unused(keep, recipe)),
+        warnings=(*placed.warnings, *_unused(keep, recipe), *_idle(works)),
+        weights=tuple(works),
     )
+
+
+def _seen(recipe: Recipe, amax: Mapping[str, float], statistics: Statistics | None) -> Seen | None:
+    """What was observed, with the calibrator that chooses anew where weights take over part of a range."""
+    if statistics is None:
+        return None
+    return Seen(statistics, amax, get(recipe.calibrator).of(recipe))
 
 
 def _observed(amax: Mapping[str, float], statistics: Statistics | None) -> Observed:
@@ -121,6 +137,11 @@ def _observed(amax: Mapping[str, float], statistics: Statistics | None) -> Obser
     if statistics is None:
         return Observed(amax)
     return Observed(statistics.amax(), {name: (seen.low, seen.high) for name, seen in statistics.items()})
+
+
+def _idle(works: Iterable[Work]) -> list[str]:
+    """The steps that the recipe asks for and no layer allowed."""
+    return [f"{w.step}: no layer takes it: {next(iter(w.left.values()))}" for w in works if w.left and not w.done]
 
 
 def _unused(keep: Patterns, recipe: Recipe) -> list[str]:
@@ -151,9 +172,10 @@ def _insist(placed: Placed, recipe: Recipe, kept: Mapping[ir.Node, str]) -> None
 
 def _check(model: ir.Model, recipe: Recipe) -> None:
     opset = model.opset_imports.get("", 0)
-    if recipe.precision in QUANTIZED and opset < QDQ_OPSET:
+    form = QUANTIZED.get(recipe.precision)
+    if form and opset < form.opset:
         raise GraphError(
-            f"{recipe.precision} needs opset {QDQ_OPSET} or later, the graph has {opset}",
+            f"{recipe.precision} needs opset {form.opset} or later, the graph has {opset}",
             where="QuantizeLinear and DequantizeLinear",
             fix="export the model with opset_version=20",
         )

@@ -122,7 +122,19 @@ class _Placement:
         # Weights alone are dequantized in front of the kernels of the compute dtype.
         if self.recipe.activations and (refused := refusal(self.form.name, layer)):
             return refused
-        return self._shared(layer) or self.cancelling.get(layer.node) or self._unfit(layer)
+        return self._shared(layer) or self.cancelling.get(layer.node) or self._unfit(layer) or self._uncut(layer)
+
+    def _uncut(self, layer: Layer) -> str | None:
+        """Why the weight cannot be cut into the recipe's blocks along what is summed over."""
+        block = self.recipe.weights.block
+        if block is None:
+            return None
+        weight = layer.node.inputs[layer.weight or 0]
+        if layer.node.op_type not in {"MatMul", "Gemm"} or weight is None or len(weight.shape or ()) != 2:
+            return f"blocks of {block} are for weights that are one matrix"
+        if layer.inputs is None or layer.inputs % block:
+            return f"{layer.inputs} input channels, which blocks of {block} do not divide"
+        return None
 
     def _refuse_attention(self, layer: Layer) -> str | None:
         """Both products of an attention are quantized, or neither."""
@@ -228,7 +240,7 @@ class _Placement:
         self.placed.quantized[node] = "; ".join(parts)
 
     def _residuals(self) -> None:
-        read = {site.node.inputs[site.index] for site in self.placed.sites if site.scale is not None}
+        read = {value for site in self.placed.sites if (value := site.node.inputs[site.index]) is not None}
         residuals = Residuals(self.graph, self.placed.quantized.keys(), read)
         for node in self.graph:
             index = residuals.skip(node)

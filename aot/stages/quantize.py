@@ -8,7 +8,7 @@ from typing import Any
 
 from aot.config import Recipe
 from aot.plan import Plan
-from aot.records import MODEL, Graph, QuantizedGraph, Ranges
+from aot.records import MODEL, Graph, QuantizedGraph, Ranges, Record
 from aot.run import Run
 
 TOOLS = ("onnx", "onnx-ir", "numpy", "ml_dtypes")
@@ -17,9 +17,12 @@ TOOLS = ("onnx", "onnx-ir", "numpy", "ml_dtypes")
 def quantize(run: Run, graph: Graph, ranges: Ranges, plan: Plan) -> QuantizedGraph:
     """Apply the plan's recipe to the graph. Raises GraphError where the graph cannot take the precision.
 
-    FP32 does not look at the ranges, so it does not depend on them either.
+    FP32 does not look at the ranges, so it does not depend on them either. How ranges were chosen is in the ranges.
     """
     recipe = plan.recipe
+    inputs: list[Record] = [graph] if recipe.precision == "fp32" else [graph, ranges]
+    if recipe.precision != "fp32" and ranges.observed is not None:
+        inputs.append(ranges.observed)
 
     def make(folder: Path) -> Mapping[str, Any]:
         return write(graph, ranges, recipe, folder)
@@ -28,8 +31,8 @@ def quantize(run: Run, graph: Graph, ranges: Ranges, plan: Plan) -> QuantizedGra
         QuantizedGraph,
         "quantize",
         make,
-        config=recipe.model_dump(mode="json", exclude={"budget", "calibrator"}),
-        inputs=[graph] if recipe.precision == "fp32" else [graph, ranges],
+        config=recipe.model_dump(mode="json", exclude={"budget", "calibrator", "percentile"}),
+        inputs=inputs,
         tools=TOOLS,
         detail=recipe.precision,
     )
@@ -45,6 +48,10 @@ def write(graph: Graph, ranges: Ranges, recipe: Recipe, folder: Path) -> Mapping
     from aot.precision import apply
 
     model = ir.load(graph.model)
-    outcome = apply(model, recipe, {} if recipe.precision == "fp32" else ranges.amax())
+    if recipe.precision == "fp32":
+        outcome = apply(model, recipe, {})
+    else:
+        seen = None if ranges.observed is None else ranges.statistics()
+        outcome = apply(model, recipe, ranges.amax(), seen)
     ir.save(model, folder / MODEL, external_data=f"{MODEL}.data")
     return outcome.facts(recipe.precision)

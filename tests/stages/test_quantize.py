@@ -14,9 +14,10 @@ import pytest
 
 from aot.config import Budget, Placement, Recipe
 from aot.progress import Silent
-from aot.records import Graph, QuantizedGraph, Ranges
+from aot.records import Graph, QuantizedGraph, Ranges, Record
 from aot.run import Run
 from aot.stages.quantize import quantize
+from aot.statistics import Statistics
 from aot.store import Store
 from tests.tiny import PLAN, write_model
 
@@ -77,3 +78,38 @@ def test_the_key_follows_recipe_and_ranges_and_not_the_budget(run: Run) -> None:
 def test_fp32_does_not_depend_on_the_ranges(run: Run) -> None:
     recipe = Recipe(precision="fp32", compute="fp32")
     assert made(run, recipe).key == made(run, recipe, amax=3.0).key
+
+
+def observed(run: Run, amax: float, seen: float) -> Ranges:
+    """Ranges that clip x at `amax`, of data in which it reached `seen`."""
+
+    def see(folder: Path) -> Mapping[str, Any]:
+        statistics = Statistics()
+        statistics.observe("x", np.array([-seen, 1.0], np.float32))
+        statistics.save(folder)
+        return {}
+
+    record = run.stage(Record, "observe", see, config={"seen": seen}, inputs=[])
+    return replace(ranges(run, amax), observed=record)
+
+
+def test_what_was_observed_decides_and_the_calibrator_scales(run: Run) -> None:
+    def quantized(amax: float, seen: float) -> QuantizedGraph:
+        return quantize(run, graph(run), observed(run, amax, seen), replace(PLAN, precision="int8", recipe=INT8))
+
+    [decision] = quantized(2.0, 40.0).facts["decisions"]
+    assert "x reached 40, clipped at 2, scale 0.0158" in decision["reason"]
+    [decision] = quantized(2.0, 40_000.0).facts["decisions"]
+    assert decision["precision"] == "fp32"
+    assert quantized(2.0, 40.0).key != quantized(2.0, 50.0).key
+
+
+def test_the_key_does_not_depend_on_how_the_ranges_were_chosen(run: Run) -> None:
+    percentile = INT8.model_copy(update={"calibrator": "percentile", "percentile": 99.0})
+    assert made(run, percentile).key == made(run, INT8).key
+
+
+def test_weight_only_reads_no_range_of_an_activation(run: Run) -> None:
+    record = made(run, INT8.model_copy(update={"activations": False}))
+    assert record.facts["qdq"] == 1
+    assert [d["reason"] for d in record.facts["decisions"]] == ["a weight scale for each index of axis 1"]

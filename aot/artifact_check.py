@@ -131,10 +131,10 @@ class _Other(_Inner):
     facts: dict[str, Any]
 
 
-class _Without(_Inner):
-    case: str
+class _Numbers(_Inner):
     cosine: float | None
     relative_l2: float | None
+    missed: str | None
 
 
 class _Kept(_Inner):
@@ -145,7 +145,7 @@ class _Kept(_Inner):
     was: str
     kept: str
     operations: float
-    without: _Without | None
+    without: _Numbers | None
 
 
 class _Low(_Inner):
@@ -158,6 +158,8 @@ class _SearchFacts(_Inner):
     met: bool
     why: str
     kept: list[_Kept]
+    before: _Numbers
+    after: _Numbers | None
     low: _Low | None
     trials: int
     exhausted: bool
@@ -172,6 +174,14 @@ class _Records(_Inner):
     graph: _Graph
     ranges: _Other
     references: _Other
+    checked: _Checked
+    search: _Search | None = None
+
+
+class _Candidate(_Inner):
+    plan: _Plan
+    graph: _Graph
+    ranges: _Other
     checked: _Checked
     search: _Search | None = None
 
@@ -206,6 +216,7 @@ class _Manifest(_Inner):
     spec: _Spec
     plan: _Plan
     records: _Records
+    candidates: list[_Candidate] = []
     engines: list[_Built]
     history: list[_Half]
 

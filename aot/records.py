@@ -201,6 +201,12 @@ class Engine(Record):
 
 
 @dataclass(frozen=True)
+class Timings(Record):
+    """How long engines run. facts: ms (name -> median milliseconds, one for each profile), sizes (of every profile,
+    the Dims that it was timed at), on (the GPU or CPU)."""
+
+
+@dataclass(frozen=True)
 class Report(Record):
     """A comparison, as `report.json`. facts: ran, reason (when not run), accepted, cosine, relative_l2, max_abs."""
 
@@ -211,9 +217,9 @@ class Repair(Record):
 
     facts: met; why (in words, where no set of nodes is enough); kept ([{node, op, module, source, was, kept (the
     precisions before and after), operations (its share of all), share (of the outputs' squared error that entered
-    there), without ({case, cosine, relative_l2} when it alone is not kept, or None)}]); keep ({layers, fp32}: the
-    recipe's `placement.keep` and `keep` with them); before, after, wide (numbers of the graph as it was, with the kept
-    nodes, and with every node wide); low ({precision, before, after}: the share of the multiply-adds in it);
+    there), without ({case, cosine, relative_l2, missed: the reason} when it alone is not kept, or None)}]); keep
+    ({layers, fp32}: the recipe's `placement.keep` and `keep` with them); before, after, wide (the same numbers of the
+    graph as it was, with the kept nodes, and with every node wide); low ({precision, before, after}: the share of the multiply-adds in it);
     candidates, trials (graphs made and compared), exhausted (trials ran out, so that less might do).
     """
 

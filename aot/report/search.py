@@ -25,31 +25,42 @@ _RATE = 2.0
 
 def rows(search: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """One a node that is kept wide, under `HEAD`: what it computes in, what comes without it, and what it costs."""
-    after = search["after"] or {}
-    found = []
+    found: list[tuple[str, ...]] = []
     for one in search["kept"]:
-        without = one["without"]
-        gained = ["-", "-"]
-        shown = "not tried"
-        if without is not None:
-            shown = f"cosine {number(without['cosine'])}, relative L2 {number(without['relative_l2'])}"
-            gained = [
-                _difference(sign, after.get(key), without[key]) for key, sign in (("cosine", 1), ("relative_l2", -1))
-            ]
         place = (one["module"] or "-", one["source"] or "-")
-        share = f"{one['operations']:.2%}"
-        found.append((one["node"], one["op"], one["was"], one["kept"], *place, shown, *gained, share))
+        without, gained = "not tried", ("-", "-")
+        if one["without"] is not None:
+            without, gained = said(one["without"]), _gained(search["after"], one["without"])
+        cost = f"{one['operations']:.2%}"
+        found.append((one["node"], one["op"], one["was"], one["kept"], *place, without, *gained, cost))
     return found
 
 
-def _difference(sign: int, after: float | None, before: float | None) -> str:
-    return "-" if after is None or before is None else f"{sign * (after - before):.3g}"
+def said(numbers: Mapping[str, Any]) -> str:
+    """Cosine and relative L2; where these are of what is left finite, the reason why the budget is missed."""
+    if _is_lost(numbers):
+        return str(numbers["missed"])
+    return f"cosine {number(numbers['cosine'])}, relative L2 {number(numbers['relative_l2'])}"
+
+
+def _is_lost(numbers: Mapping[str, Any]) -> bool:
+    return numbers["missed"] is not None and ("NaN" in numbers["missed"] or numbers["cosine"] is None)
+
+
+def _gained(after: Mapping[str, Any], without: Mapping[str, Any]) -> tuple[str, str]:
+    """How much closer to eager, in cosine and in relative L2."""
+    if _is_lost(without) or after["cosine"] is None:
+        return "-", "-"
+    closer = after["cosine"] - without["cosine"], without["relative_l2"] - after["relative_l2"]
+    return f"{closer[0]:.3g}", f"{closer[1]:.3g}"
 
 
 def expected(search: Mapping[str, Any]) -> str:
     """How much of the work is still done in the low precision, and what that may be worth."""
     low = search["low"]
     share, before = low["after"], low["before"]
+    if not share:
+        return f"no layer is left in {low['precision']}: a wider --precision may be the better choice"
     times = 1 / (1 - share * (1 - 1 / _RATE))
     return (
         f"{share:.1%} of the multiply-adds are still in {low['precision']} (before: {before:.1%}): "
@@ -59,16 +70,13 @@ def expected(search: Mapping[str, Any]) -> str:
 
 def tail(search: Mapping[str, Any]) -> list[str]:
     """Sentences under the table."""
-    said = [expected(search)]
-    if search["exhausted"]:
-        said.append(f"stopped after {search['trials']} trials: fewer nodes may be enough")
-    return said
+    more = f"stopped after {search['trials']} trials: fewer nodes may be enough"
+    return [expected(search), *([more] if search["exhausted"] else [])]
 
 
 def paragraph(search: Mapping[str, Any]) -> Sequence[str]:
     """The lines of `aot build`."""
-    before = search["before"]
-    missed = f"cosine {number(before['cosine'])}, relative L2 {number(before['relative_l2'])}"
+    missed = said(search["before"])
     if not search["met"]:
         return [
             f"  as asked for the budget is missed ({missed}), and no choice of nodes to keep wide can meet it:",

@@ -35,8 +35,9 @@ class Trial:
     decisions: tuple[Mapping[str, Any], ...]
 
     def numbers(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"case": self.case, "cosine": self.cosine, "relative_l2": self.relative_l2}
+        """Plain data. missed: the first reason, None where the budget holds."""
+        missed = next(iter(self.reasons), None)
+        return {"case": self.case, "cosine": self.cosine, "relative_l2": self.relative_l2, "missed": missed}
 
 
 class Bench:
@@ -69,6 +70,7 @@ class Bench:
     def __call__(self, recipe: Recipe) -> Trial:
         """Raises GraphError where the graph cannot take the recipe."""
         plan, scored = self.plan, self.plan.budget.metric is not None
+        observed = self.ranges.observed
         record = self.run.stage(
             Report,
             "trial",
@@ -80,7 +82,7 @@ class Bench:
                 "first": self.first,
                 "score": [self.source.key, self.source.score_key()] if scored else None,
             },
-            inputs=[self.graph, self.ranges, self.references],
+            inputs=[self.graph, self.ranges, self.references, *([observed] if observed is not None else [])],
             tools=(*quantize.TOOLS, *TOOLS),
         )
         facts = record.facts

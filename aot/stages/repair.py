@@ -152,11 +152,15 @@ class _Search:
         from aot.search.minimal import Spent
 
         if len(kept) == 1:
-            return {"case": self.worst_first[0], **{k: self.checked[k] for k in ("cosine", "relative_l2")}}
+            return {"case": self.worst_first[0], **self._before()}
         try:
             return self._try([unit for unit in kept if unit is not left]).numbers()
         except Spent:
             return None
+
+    def _before(self) -> dict[str, Any]:
+        """The numbers of the graph as it was asked for."""
+        return {key: self.checked[key] for key in ("cosine", "relative_l2")} | {"missed": self.checked["reasons"][0]}
 
     def _found(
         self,
@@ -189,7 +193,7 @@ class _Search:
             "why": "",
             "kept": rows,
             "keep": {"layers": list(recipe.placement.keep), "fp32": list(recipe.keep)},
-            "before": {key: self.checked[key] for key in ("cosine", "relative_l2")},
+            "before": self._before(),
             "after": trial.numbers(),
             "wide": {"precision": tried[-1][0], **tried[-1][1].numbers()},
             "low": {
@@ -214,7 +218,7 @@ class _Search:
             "why": why,
             "kept": [],
             "keep": {"layers": list(self.recipe.placement.keep), "fp32": list(self.recipe.keep)},
-            "before": {key: self.checked[key] for key in ("cosine", "relative_l2")},
+            "before": self._before(),
             "after": None,
             "wide": None if trial is None else {"precision": level, **trial.numbers()},
             "low": None,

@@ -33,16 +33,17 @@ Array = np.ndarray[Any, Any]
 @dataclass
 class Planted:
     """A model y = f(x), x [batch, width], and what a search starts from. seen: what calibration sees; judged: the
-    references. guilty: the nodes that the weakness was planted in."""
+    references. guilty: the nodes that the weakness was planted in. off: what eager differs by from the FP32 graph."""
 
     folder: Path
     body: str
-    weights: Mapping[str, Array]
+    weights: dict[str, Any]
     seen: Array
     judged: Sequence[Array]
     recipe: Recipe
     budget: Budget
     guilty: frozenset[str]
+    off: float = 0.0
 
     def __post_init__(self) -> None:
         self.run = Run(Store(self.folder), Silent())
@@ -77,7 +78,8 @@ class Planted:
         rows = []
         for number, x in enumerate(self.judged):
             arrays.save(folder / f"c{number}.in.npz", {"x": x})
-            arrays.save(folder / f"c{number}.out.npz", run(self.model, {"x": x}))
+            y = run(self.model, {"x": x})["y"]
+            arrays.save(folder / f"c{number}.out.npz", {"y": y + np.float32(self.off)})
             rows.append({"name": f"c{number}", "kind": "heldout", "sizes": {"n": len(x)}})
         (folder / "cases.json").write_text(json.dumps(rows))
         return {"cases": len(rows)}
@@ -91,9 +93,7 @@ class Planted:
         """What the search comes to; the graph as asked for misses its budget."""
         final, checked = self.made(self.plan)
         assert not checked.facts["accepted"]
-        return repair(
-            self.run, self.source, self.graph, self.ranges, self.references, final, checked, self.plan
-        )
+        return repair(self.run, self.source, self.graph, self.ranges, self.references, final, checked, self.plan)
 
     def keeping(self, *, layers: Iterable[str] = (), fp32: Iterable[str] = ()) -> Report:
         """The comparison when these nodes are kept wide."""

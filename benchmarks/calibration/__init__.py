@@ -1,0 +1,1 @@
+"""Parts of the benchmark of calibration and precision; see calibration.py and fidelity.py beside."""

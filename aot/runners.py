@@ -198,12 +198,21 @@ def _of_model(name: str, dims: Mapping[str, Triple], run: Run) -> Runnable:
 
 def read_inputs(path: str, spec: ModelSpec) -> Arrays:
     """Inputs from an `.npz`. Raises UsageError for one that is not readable or holds not what the model takes."""
+    found = read_arrays(path)
+    try:
+        return batches.checked(found, spec, path)
+    except CalibrationError as error:
+        raise UsageError(error.what, where=error.where, fix=error.fix) from error
+
+
+def read_arrays(path: str) -> Arrays:
+    """The arrays of an `.npz`, by name. Raises UsageError for one that is not readable."""
     from aot import arrays
 
     try:
         if Path(path).is_file() and not zipfile.is_zipfile(path):
             raise zipfile.BadZipFile
-        found = arrays.load(Path(path))
+        return arrays.load(Path(path))
     except FileNotFoundError:
         raise UsageError(f"no such file: {path}", fix="write one with numpy.savez(path, NAME=array, ...)") from None
     except OSError as error:
@@ -216,10 +225,6 @@ def read_inputs(path: str, spec: ModelSpec) -> Arrays:
         raise UsageError(
             "not an .npz file of arrays", where=path, fix="write one with numpy.savez(path, NAME=array, ...)"
         ) from error
-    try:
-        return batches.checked(found, spec, path)
-    except CalibrationError as error:
-        raise UsageError(error.what, where=error.where, fix=error.fix) from error
 
 
 def make_inputs(spec: ModelSpec, sizes: Mapping[str, int], seed: int = 0) -> Arrays:

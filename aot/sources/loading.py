@@ -78,9 +78,13 @@ def load(where: Place) -> Declaration[Any]:
     Raises DeclarationError: for what its code raises, where it declares no model, several without a choice,
     or where the attribute is something else. UsageError where the module does not exist.
     """
+    return _chosen(where, imported(where))
+
+
+def imported(where: Place) -> ModuleType:
+    """The module itself. Raises DeclarationError for what its code raises, UsageError where it does not exist."""
     enter(where)
-    module = _from_file(where) if where.file else _from_name(where)
-    return _chosen(where, module)
+    return _from_file(where) if where.file else _from_name(where)
 
 
 def enter(where: Place) -> None:

@@ -65,24 +65,7 @@ class OnnxFile(FileSource):
                     where=str(self.path),
                     fix="cut the model before it, or export it with outputs of one of: " + ", ".join(DTYPES),
                 )
-        tensors = []
-        names = _Names()
-        for value in self._model().graph.inputs:
-            name = str(value.name)
-            if value.shape is None or value.dtype is None or not isinstance(value.type, ir.TensorType):
-                raise GraphError(
-                    f"input '{name}' is not a tensor of known rank",
-                    where=str(self.path),
-                    fix="export the model again with tensors as its only inputs, their ranks known",
-                )
-            shape = [
-                # A size of 0 or below is how some exporters say that they do not know it.
-                size if isinstance(size, int) and size > 0 else Found(names(size, name, axis), name, axis)
-                for axis, size in enumerate(value.shape)
-            ]
-            dtype = value.dtype.name.lower()
-            tensors.append(Tensor(name, _DTYPES.get(dtype, dtype), shape))
-        return tensors
+        return inputs_of(self._model(), self.path)
 
     def write_onnx(self, folder: Path) -> Mapping[str, Any]:
         """Write the model as `aot.onnx_input` prepares it: opset 20 or later, dims named, shapes inferred.
@@ -125,6 +108,33 @@ class OnnxFile(FileSource):
         from aot.onnx_input.original import original
 
         return original(self.path, self.spec)
+
+
+def inputs_of(model: ir.Model, path: Path) -> list[Tensor]:
+    """The inputs of a loaded model, in order, FP64 ones as FP32.
+
+    Raises GraphError for an input that is not a tensor or whose rank is unknown.
+    """
+    import onnx_ir as ir
+
+    tensors = []
+    names = _Names()
+    for value in model.graph.inputs:
+        name = str(value.name)
+        if value.shape is None or value.dtype is None or not isinstance(value.type, ir.TensorType):
+            raise GraphError(
+                f"input '{name}' is not a tensor of known rank",
+                where=str(path),
+                fix="export the model again with tensors as its only inputs, their ranks known",
+            )
+        shape = [
+            # A size of 0 or below is how some exporters say that they do not know it.
+            size if isinstance(size, int) and size > 0 else Found(names(size, name, axis), name, axis)
+            for axis, size in enumerate(value.shape)
+        ]
+        dtype = value.dtype.name.lower()
+        tensors.append(Tensor(name, _DTYPES.get(dtype, dtype), shape))
+    return tensors
 
 
 class _Names:

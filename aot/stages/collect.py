@@ -31,7 +31,7 @@ def collect(run: Run, source: Source, plan: Plan) -> Data:
 
     def make(folder: Path) -> Mapping[str, Any]:
         given = source.batches()
-        facts = _write(folder, spec, given if given is not None else _generated(spec))
+        facts = spooled(folder, spec, given if given is not None else generated(spec))
         return {**facts, "generated": given is None}
 
     data = run.stage(Data, "collect", make, config={"spec": spec.to_json(), "every": EVERY}, inputs=[source.data_key()])
@@ -42,7 +42,8 @@ def collect(run: Run, source: Source, plan: Plan) -> Data:
     return data
 
 
-def _write(folder: Path, spec: ModelSpec, stream: Iterable[Arrays]) -> dict[str, Any]:
+def spooled(folder: Path, spec: ModelSpec, stream: Iterable[Arrays]) -> dict[str, Any]:
+    """Write batches that fit the spec into `folder`; return which are calibrated on, which are held out, and sizes."""
     names: list[str] = []
     seen: dict[str, set[int]] = {name: set() for name in spec.dims}
     for index, batch in enumerate(stream):
@@ -58,6 +59,7 @@ def _write(folder: Path, spec: ModelSpec, stream: Iterable[Arrays]) -> dict[str,
     }
 
 
-def _generated(spec: ModelSpec) -> Iterable[Arrays]:
+def generated(spec: ModelSpec) -> Iterable[Arrays]:
+    """What stands in for real data: inputs at the optimum of every Dim."""
     sizes = {name: dim.bounds[1] for name, dim in spec.dims.items()}
     return (batches.generated(spec, sizes, seed) for seed in range(GENERATED))

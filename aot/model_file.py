@@ -135,8 +135,8 @@ def write(model: ir.Model, target: Path, *, external: bool, judge: Callable[[Pat
 
     link = Path(os.path.realpath(target))
     data = _free_name(link) if external else None
-    with _writing(target), TemporaryDirectory(dir=link.parent, prefix=".aot-") as folder:
-        written = Path(folder) / link.name
+    with workplace(target) as folder:
+        written = folder / link.name
         ir.save(model, written, external_data=data, size_threshold_bytes=_EXTERNAL)
         try:
             # By path: weights beside the file are looked for there, and may exceed the 2 GB of a protobuf.
@@ -152,7 +152,7 @@ def write(model: ir.Model, target: Path, *, external: bool, judge: Callable[[Pat
         if data is None:
             os.replace(written, link)
         else:
-            _put_in_place(written, link, Path(folder) / data)
+            _put_in_place(written, link, folder / data)
 
 
 def _put_in_place(written: Path, target: Path, weights: Path) -> None:
@@ -209,6 +209,13 @@ def _free_name(target: Path) -> str:
         count += 1
         name = f"{target.name}.{count}.data"
     return name
+
+
+@contextmanager
+def workplace(target: Path) -> Iterator[Path]:
+    """A folder beside `target` for what is made on the way; gone afterwards. Raises UsageError for a full disk."""
+    with _writing(target), TemporaryDirectory(dir=Path(os.path.realpath(target)).parent, prefix=".aot-") as folder:
+        yield Path(folder)
 
 
 @contextmanager

@@ -23,8 +23,9 @@ from aot.precision.layers import Layer, describe
 from aot.precision.reading import constant
 from aot.precision.weights.absorb import Absorption, Array, Unabsorbed, absorb
 from aot.precision.weights.layers import matrices
+from aot.precision.weights.move import divide_where_made
 from aot.precision.weights.seen import Seen
-from aot.precision.weights.smooth import multiply_weights, smoothing, weight_ranges
+from aot.precision.weights.smooth import smoothing, weight_ranges
 from aot.precision.weights.work import Work
 
 # Where weights have one scale, a pair's ranges depend on those of its neighbours: pairs are balanced in turn until no
@@ -51,7 +52,7 @@ def equalize(graph: ir.Graph, per_channel: bool, seen: Seen) -> Work:
                 continue
             try:
                 factor = _factor(value, layers, per_channel, seen)
-                multiply_weights(value, layers, factor, seen)
+                divide_where_made(value, layers, factor, seen)
             except Unabsorbed as reason:
                 work.left.update(dict.fromkeys(names, str(reason)))
                 continue

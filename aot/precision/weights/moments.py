@@ -25,12 +25,16 @@ def means(channels: Channels, layer: Layer, shape: tuple[int, ...]) -> Array:
     return np.repeat(channels.mean.reshape(layer.groups, -1), window(layer, shape), axis=1)
 
 
-def squares(channels: Channels, layer: Layer, shape: tuple[int, ...]) -> Array:
-    """[groups, inputs x window], the mean square of what each weight is multiplied with, from the channels' coarse
-    histograms: to about 5 %."""
+def mean_squares(channels: Channels) -> Array:
+    """[C], E[x^2] of every channel, from the coarse histograms: to about 5 %."""
     middle = np.sqrt(channels.edges[:-1] * channels.edges[1:])
-    found = (channels.counts * middle**2).sum(axis=1) / max(channels.rows, 1)
-    return np.repeat(found.reshape(layer.groups, -1), window(layer, shape), axis=1)
+    found: Array = (channels.counts * middle**2).sum(axis=1) / max(channels.rows, 1)
+    return found
+
+
+def squares(channels: Channels, layer: Layer, shape: tuple[int, ...]) -> Array:
+    """[groups, inputs x window], the mean square of what each weight is multiplied with."""
+    return np.repeat(mean_squares(channels).reshape(layer.groups, -1), window(layer, shape), axis=1)
 
 
 def second(channels: Channels, layer: Layer, shape: tuple[int, ...], *, centred: bool) -> Array | None:

@@ -17,5 +17,5 @@ def prepare(graph: ir.Graph, recipe: Recipe, seen: Seen) -> list[Work]:
     if recipe.weights.equalize:
         works.append(equalize(graph, recipe.per_channel, seen))
     if recipe.weights.smooth is not None:
-        works.append(smooth(graph, recipe.placement.ops, recipe.weights.smooth, seen))
+        works.append(smooth(graph, recipe.placement.ops, recipe.weights.smooth, recipe.per_channel, seen))
     return works

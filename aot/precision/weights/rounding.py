@@ -61,11 +61,18 @@ def _one(weight: Array, scales: Array, moments: Array, rounded: Callable[[Array]
 
 
 def _factor(moments: Array) -> Array:
-    """R of the damped moments, float32."""
-    diagonal = np.diag(moments)
-    damping = _DAMPING * float(diagonal.mean()) or 1.0
-    lower = np.linalg.cholesky(moments + damping * np.eye(len(moments)))
-    return np.ascontiguousarray(lower.T, dtype=np.float32)
+    """R of the damped moments, float32.
+
+    Moments about a mean that is large beside them come from sums that round: they are damped until they are positive.
+    """
+    share = _DAMPING * (float(np.abs(np.diag(moments)).mean()) or 1.0)
+    while True:
+        try:
+            lower = np.linalg.cholesky(moments + share * np.eye(len(moments)))
+        except np.linalg.LinAlgError:
+            share *= 10
+        else:
+            return np.ascontiguousarray(lower.T, dtype=np.float32)
 
 
 def _error(factor: Array, errors: Array) -> Array:

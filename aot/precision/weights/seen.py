@@ -54,6 +54,14 @@ class Seen:
         name = str(value.name)
         return name in self.statistics and self.statistics[name].weighted is not None
 
+    def copy(self, value: ir.Value, new: ir.Value) -> None:
+        """Take note that `new` is a value of the graph with the numbers of `value`."""
+        name = str(value.name)
+        if name in self.statistics:
+            self.statistics.tensors[str(new.name)] = self.statistics[name]
+        if name in self.amax:
+            self.amax[str(new.name)] = self.amax[name]
+
     def divide(self, values: Mapping[ir.Value, Array], gain: Array) -> None:
         """Take note that values of the graph have been divided. gain: what each channel of the value that layers read
         weighs in their outputs."""

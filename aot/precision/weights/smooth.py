@@ -4,30 +4,49 @@ The activation of a linear layer is divided by s and the rows of its weight mult
 
     s_j = max|X_j|^alpha / max|W_j|^(1 - alpha),
 
-over all layers that read the activation. The division is taken in by what computes the activation (`absorb`), so no
-node is added and the function stays. All s are scaled by one number, which changes no quantization error, such that
-the largest activation stays as large as it was: with that, no weight grows beyond its largest value either, and FP16
-has the room that it had.
+over all layers that read the activation. All s are scaled by one number, which changes no quantization error, such
+that the largest activation stays as large as it was: with that, no weight grows beyond its largest value either, and
+FP16 has the room that it had.
+
+The division is taken in by what computes the activation (`absorb`). Where that cannot be, since something else reads
+the activation too or it comes out of a GELU, it is a Mul in front of the layers: an elementwise operation next to
+their QuantizeLinear, which kernels do on the way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
 import numpy as np
 import onnx_ir as ir
 
+from aot.channels import Channels
 from aot.precision.layers import Layer, describe
-from aot.precision.reading import constant, consumers
-from aot.precision.weights.absorb import Array, Unabsorbed, absorb, carry_out, editable, rescale
-from aot.precision.weights.layers import gains, ranges
+from aot.precision.reading import constant
+from aot.precision.weights.absorb import Array, Unabsorbed, editable
+from aot.precision.weights.layers import matrices, ranges
+from aot.precision.weights.moments import mean_squares
+from aot.precision.weights.move import divide_by_node, divide_where_made
 from aot.precision.weights.seen import Seen
 from aot.precision.weights.work import Work
 
-# A channel counts as at least this share of the largest one, so that what calibration hardly saw is not blown up.
-_LEAST = 1e-5
+# A channel counts as at least this share of the largest one: below, INT8 has no step for it, and what calibration
+# hardly saw is not blown up.
+_LEAST = 1e-3
+# What `auto` tries. Beyond, every channel fills the range, and data that calibration has not seen is cut off.
+_ALPHAS = tuple(float(alpha) for alpha in np.linspace(0.0, 0.9, 19))
+# A Mul is added where the expected error falls to at most this share.
+_WORTH = 0.8
 
 
-def smooth(graph: ir.Graph, ops: tuple[str, ...], alpha: float, seen: Seen) -> Work:
-    """Smooth every MatMul and Gemm with a constant weight. Changes the graph and what was seen."""
+def smooth(graph: ir.Graph, ops: Sequence[str], alpha: float | Literal["auto"], per_channel: bool, seen: Seen) -> Work:
+    """Smooth every MatMul and Gemm with a constant weight. Changes the graph and what was seen.
+
+    alpha `auto`: for each activation the one with the least expected error, or none. per_channel: weights will have
+    one scale for each output channel.
+    """
     work = Work("smooth")
     groups: dict[ir.Value, list[Layer]] = {}
     for node in graph:
@@ -36,7 +55,7 @@ def smooth(graph: ir.Graph, ops: tuple[str, ...], alpha: float, seen: Seen) -> W
             groups.setdefault(value, []).append(layer)
     for value, layers in groups.items():
         try:
-            _smooth(value, layers, alpha, seen)
+            _smooth(value, layers, alpha, per_channel, seen)
         except Unabsorbed as reason:
             work.left.update({str(layer.node.name): str(reason) for layer in layers})
         else:
@@ -44,13 +63,26 @@ def smooth(graph: ir.Graph, ops: tuple[str, ...], alpha: float, seen: Seen) -> W
     return work
 
 
-def _smooth(value: ir.Value, layers: list[Layer], alpha: float, seen: Seen) -> None:
+def _smooth(
+    value: ir.Value, layers: list[Layer], alpha: float | Literal["auto"], per_channel: bool, seen: Seen
+) -> None:
     channels = seen.channels(value, -1)
     if channels is None:
         raise Unabsorbed(f"the channels of {value.name} were not observed")
-    weights = [weight_ranges(layer) for layer in layers]
-    factor = smoothing(channels.amax, np.max(weights, axis=0), alpha)
-    multiply_weights(value, layers, factor, seen)
+    weights = np.max([weight_ranges(layer) for layer in layers], axis=0)
+    gain = 0.0
+    if alpha == "auto":
+        factor, gain = best_smoothing(channels, weights, layers, per_channel)
+        if gain >= 1.0:
+            raise Unabsorbed("no share of the range that moves makes the expected error smaller")
+    else:
+        factor = smoothing(channels.amax, weights, alpha)
+    try:
+        divide_where_made(value, layers, factor, seen)
+    except Unabsorbed as reason:
+        if gain > _WORTH:
+            raise Unabsorbed(f"{reason}, and the expected error would fall by {1 - gain:.0%} only") from None
+        divide_by_node(value, layers, factor, seen)
 
 
 def smoothing(inputs: Array, weights: Array, alpha: float) -> Array:
@@ -68,6 +100,42 @@ def smoothing(inputs: Array, weights: Array, alpha: float) -> Array:
     return np.where(known, factor, 1.0)
 
 
+def best_smoothing(channels: Channels, weights: Array, layers: list[Layer], per_channel: bool) -> tuple[Array, float]:
+    """The factors with the least expected error, and that error as a share of the one without smoothing.
+
+    A value rounded to steps of D is off by D^2 / 12 in the mean square. An activation's steps are as large as its
+    largest channel, and reach the output through the weights; a weight's steps are as large as the largest weight of
+    its output channel (of all, without `per_channel`), and reach the output through the activation. Up to a factor,
+
+        error = max_j x_j^2 sum_jo w_jo^2 + sum_o max_j w_jo^2 sum_j E[x_j^2].
+    """
+    found = [array for layer in layers if (array := _matrix(layer)) is not None]
+    together = np.concatenate(found)
+    norms = np.square(together, dtype=np.float64).sum(axis=0)
+    magnitude = np.abs(together, dtype=np.float32)
+    square = mean_squares(channels)
+
+    def error(factor: Array) -> float:
+        steps = (magnitude * factor.astype(np.float32)).max(axis=1).astype(np.float64)
+        if not per_channel:
+            at = np.cumsum([0, *(len(one) for one in found)])
+            steps = np.concatenate([np.full(b - a, steps[a:b].max()) for a, b in pairwise(at)])
+        activation = (channels.amax / factor).max() ** 2 * (norms * factor**2).sum()
+        return float(activation + np.square(steps).sum() * (square / factor**2).sum())
+
+    plain = error(np.ones(len(weights)))
+    tried = [smoothing(channels.amax, weights, alpha) for alpha in _ALPHAS]
+    errors = [error(factor) for factor in tried]
+    least = int(np.argmin(errors))
+    return tried[least], errors[least] / plain if plain else 1.0
+
+
+def _matrix(layer: Layer) -> Array | None:
+    array = constant(layer.node.inputs[1])
+    found = None if array is None else matrices(array, layer)
+    return None if found is None else found[0]
+
+
 def weight_ranges(layer: Layer) -> Array:
     """[C], the largest weight of every input channel. Raises Unabsorbed where the weight cannot be changed."""
     weight = layer.node.inputs[layer.weight or 0]
@@ -77,39 +145,3 @@ def weight_ranges(layer: Layer) -> Array:
     if found is None:
         raise Unabsorbed(f"the weight of {layer.node.op_type} {layer.node.name} is shared, or no matrix of its own")
     return found
-
-
-def multiply_weights(value: ir.Value, layers: list[Layer], factor: Array, seen: Seen) -> None:
-    """Divide `value` by the factors of its channels (axis 1 of a convolution's input, else the last) and multiply the
-    weights of the layers, all that read it. Raises Unabsorbed, having changed nothing, where it cannot be divided."""
-    assert value.shape is not None
-    rank = len(value.shape)
-    axis = 1 if layers[0].node.op_type == "Conv" else rank - 1
-    shaped = factor.reshape([-1 if i == axis else 1 for i in range(rank)])
-    readers = [layer.node for layer in layers]
-    other = next((n for n in consumers(value) if n not in readers), None)
-    if other is not None:
-        raise Unabsorbed(f"{value.name} is also read by {other.op_type} {other.name}")
-    found = absorb(value, shaped, readers)
-    carry_out(found)
-    gain = np.ones(len(factor))
-    for layer in layers:
-        rescale(layer.node, 1, _over_inputs(factor, layer))
-        array = constant(layer.node.inputs[1]) if seen.weighted(value) else None
-        part = None if array is None else gains(array, layer)
-        gain = gain if part is None else gain + part
-    seen.divide(found.divided, gain)
-
-
-def _over_inputs(factor: Array, layer: Layer) -> Array:
-    """The factors, shaped to multiply the inputs of the weight."""
-    if layer.node.op_type == "Conv":
-        weight = layer.node.inputs[1]
-        assert weight is not None
-        assert weight.shape is not None
-        assert layer.outputs is not None
-        each = factor.reshape(layer.groups, -1)
-        if layer.groups > 1:
-            each = np.repeat(each, layer.outputs // layer.groups, axis=0)
-        return each.reshape(*each.shape, *(1,) * (len(weight.shape) - 2))
-    return factor.reshape(-1, 1) if layer.axis == 1 else factor.reshape(1, -1)

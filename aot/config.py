@@ -12,6 +12,7 @@ from aot.errors import ProfileError, UsageError
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
 Route = Literal["onnx", "torch-tensorrt"]
+AUTO_PRECISION: Literal["auto"] = "auto"
 Quantizable = Literal["MatMul", "Gemm", "Conv", "ConvTranspose"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8", "fp8")
 ROUTES: tuple[Route, ...] = ("onnx", "torch-tensorrt")
@@ -57,13 +58,14 @@ class Weights(Settings):
     """What is done to weights before they are rounded, and how they are rounded.
 
     smooth: SmoothQuant's alpha, the share of an input channel's range that moves into the weight of a MatMul or Gemm
-    (0: none of it, 1: all); None leaves the ranges where they are. equalize: balance the channels of consecutive
+    (0: none of it, 1: all); `auto`: for each layer the share with the least expected error; None leaves the ranges
+    where they are. equalize: balance the channels of consecutive
     convolutions (cross-layer equalization). bias_correction: take the mean error of a quantized layer's output out
     through its bias. rounding: `nearest`, or `adaptive`: each weight up or down, as the layer's output is closer.
     block: one scale for so many values along the input channels (weight-only); None: as `per_channel` says.
     """
 
-    smooth: float | None = Field(default=None, ge=0, le=1)
+    smooth: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None = None
     equalize: bool = False
     bias_correction: bool = False
     rounding: Literal["nearest", "adaptive"] = "nearest"
@@ -75,7 +77,8 @@ class Recipe(Settings):
 
     extends: the recipe whose settings hold where this one says nothing; None once that is settled (`recipes.py`).
     compute: the dtype of everything that is not quantized. percentile: of the calibrator of that name. activations:
-    False quantizes weights only. strict: every node of `placement.ops` is quantized, or the build is refused.
+    False quantizes weights only. gelu: `tanh` gives a GELU whose result is quantized its tanh form, `exact` leaves it
+    as it is. strict: every node of `placement.ops` is quantized, or the build is refused.
     keep: node names or module paths (fnmatch) kept in FP32; keep_fp32: op types kept in FP32 whatever the range.
     budget: the default budget of builds that use the recipe.
     """
@@ -87,6 +90,7 @@ class Recipe(Settings):
     percentile: float = Field(default=99.99, gt=0, le=100)
     per_channel: bool = True
     activations: bool = True
+    gelu: Literal["exact", "tanh"] = "exact"
     weights: Weights = Weights()
     placement: Placement = Placement()
     strict: bool = False
@@ -162,7 +166,7 @@ class Request(Settings):
     """One call of `aot build`, as the user gave it. search: look for nodes to keep wide where the budget is missed."""
 
     model: str
-    precision: Precision | None = None
+    precision: Precision | Literal["auto"] | None = None
     route: Route | None = None
     backend: str | None = None
     targets: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ def _floats(recipe: Recipe) -> bool:
 def _wants(recipe: Recipe) -> str:
     """The first setting that only a recipe that quantizes can mean; empty where there is none."""
     sections: list[tuple[str, BaseModel, tuple[str, ...]]] = [
-        ("", recipe, ("activations", "per_channel", "strict")),
+        ("", recipe, ("activations", "per_channel", "gelu", "strict")),
         ("placement.", recipe.placement, tuple(type(recipe.placement).model_fields)),
         ("weights.", recipe.weights, tuple(type(recipe.weights).model_fields)),
     ]
@@ -65,6 +65,11 @@ _CONTRADICTIONS: tuple[tuple[Callable[[Recipe], bool], str, str], ...] = (
         lambda r: not r.activations and r.placement.attention,
         "placement.attention quantizes activations, and activations: false quantizes weights only",
         "leave placement.attention out",
+    ),
+    (
+        lambda r: not r.activations and r.gelu == "tanh",
+        "gelu: tanh is for a GELU whose result is quantized, and activations: false quantizes weights only",
+        "leave gelu out",
     ),
     (
         lambda r: not r.activations and r.weights.smooth is not None,

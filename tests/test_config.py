@@ -156,7 +156,7 @@ def test_an_extension_that_cannot_be(tmp_path: Path, text: str, what: str, fix: 
     ("text", "what"),
     [
         ("precision: bf16\ncompute: fp16", "compute: fp16 contradicts precision: bf16"),
-        ("extends: int8\nprecision: fp16", "placement.ops says how to quantize, and precision: fp16 quantizes nothing"),
+        ("extends: int8\nprecision: fp16", "gelu says how to quantize, and precision: fp16 quantizes nothing"),
         ("precision: fp16\nweights: {smooth: 0.5}", "weights.smooth says how to quantize"),
         ("precision: bf16\nstrict: true", "strict says how to quantize"),
         ("precision: int8\npercentile: 99.9", "percentile: 99.9 is of the calibrator 'percentile'"),

@@ -17,6 +17,7 @@ from aot.errors import GraphError
 from aot.origins import Origin
 from aot.precision.casts import retype
 from aot.precision.formats import FLOATS, QUANTIZED, Float
+from aot.precision.gelu import tanh_form
 from aot.precision.islands import Islands, find_islands
 from aot.precision.patterns import Patterns
 from aot.precision.placement import Placed, place
@@ -104,6 +105,8 @@ def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float], statistics
             if recipe.strict:
                 _insist(placed, recipe, kept)
             works += insert(graph, placed.sites, form, compute, recipe.weights, seen)
+            if recipe.gelu == "tanh":
+                works.append(tanh_form(graph))
         if compute.name != "fp32":
             retype(graph, compute, opset, islands.wide, islands.clamp)
         if opset != model.opset_imports[""]:

@@ -14,7 +14,7 @@ UNWRITTEN = "interrupted; nothing was written"
 
 def stopped(arguments: Sequence[str]) -> str:
     """What is said of an interrupt of the command that `arguments` call."""
-    return UNWRITTEN if arguments[:1] == ["optimize"] else STOPPED
+    return UNWRITTEN if arguments[:1] in (["optimize"], ["quantize"]) else STOPPED
 
 
 def main() -> None:

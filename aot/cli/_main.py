@@ -24,6 +24,7 @@ COMMANDS = {
     "build": "Build a verified engine from a model.",
     "explain": "Say what a build would break on, and where, without building.",
     "optimize": "Write an ONNX file with fewer nodes and equal results.",
+    "quantize": "Write an ONNX file with Q/DQ, or in FP16 or BF16, calibrated on your data.",
     "run": "Run an artifact on given or random inputs.",
     "diff": "Compare any two of model, ONNX file and artifact.",
     "inspect": "Show what an artifact is and how it was made.",

@@ -113,7 +113,7 @@ def command(
         "output": target,
         "left": [str(path) for path in left],
         **done.to_json(),
-        "peak_bytes": _peak(),
+        "peak_bytes": peak(),
     }
     for path in left:
         click.echo(f"left: {path}, which nothing of {Path(target).name} reads any more; other models may", err=True)
@@ -140,7 +140,7 @@ def _place(backend: str | None, target: str | None) -> tuple[str, str | None, st
     return chosen.name, chosen.version(), target_of(target, machine())
 
 
-def _peak() -> int:
+def peak() -> int:
     """The most memory that the process has had, in bytes: its own and the pages of mapped files."""
     import resource
 

@@ -46,6 +46,72 @@ def test_tensorrt_rtx_builds_every_precision(precision: str) -> None:
     model, outcome = converted(made, recipe(precision, residual=precision == "int8"), amax)
     assert outcome.ops == {"int8": {"Add": 1, "Conv": 2, "Gemm": 2}, "fp8": {"Conv": 2, "Gemm": 2}}.get(precision, {})
 
+    build(model)
+
+
+ENCODER = """g (float[B, 32, 64] x) => (float[B, 32, 64] y) {
+    q = MatMul(x, wq)  q1 = Add(q, b)  q2 = Reshape(q1, split)  q3 = Transpose <perm = [0, 2, 1, 3]> (q2)
+    q4 = Mul(q3, d)
+    k = MatMul(x, wk)  k1 = Add(k, b)  k2 = Reshape(k1, split)  k3 = Transpose <perm = [0, 2, 3, 1]> (k2)
+    v = MatMul(x, wv)  v1 = Add(v, b)  v2 = Reshape(v1, split)  v3 = Transpose <perm = [0, 2, 1, 3]> (v2)
+    s = MatMul(q4, k3)  p = Softmax <axis = -1> (s)  m = MatMul(p, v3)
+    m1 = Transpose <perm = [0, 2, 1, 3]> (m)  m2 = Reshape(m1, join)  o = MatMul(m2, wo)  r = Add(o, x)
+    n = LayerNormalization <axis = -1> (r, g, b)  f = MatMul(n, up)  h = Gelu(f)  e = MatMul(h, down)  y = Add(e, n)
+}"""
+
+
+def encoder() -> ir.Model:
+    """A transformer's layer: two heads of 32, attention as surgery leaves it."""
+    weights = {name: normal(64, 64) for name in ("wq", "wk", "wv", "wo")} | {"up": normal(64, 128)}
+    weights |= {"down": normal(128, 64), "b": normal(64), "g": np.ones(64, np.float32)}
+    weights |= {"d": np.array(32**-0.5, np.float32), "split": np.array([0, 32, 2, 32]), "join": np.array([0, 32, 64])}
+    return graph(ENCODER, 20, **weights)
+
+
+@pytest.mark.parametrize(("precision", "pairs"), [("fp8", 8), ("int8", 8)])
+def test_tensorrt_rtx_builds_a_layer_with_quantized_attention(precision: str, pairs: int) -> None:
+    made = encoder()
+    amax = observe(made, {"x": normal(4, 32, 64)})
+    model, outcome = converted(made, recipe(precision, attention=True), amax)
+    assert outcome.ops == {"MatMul": 8}
+    assert sum(n.op_type == "QuantizeLinear" for n in model.graph) == pairs  # x, q, k, v, softmax, m2, n, h
+    model.graph.inputs[0].shape = ir.Shape([4, 32, 64])
+    build(model)
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_tensorrt_rtx_builds_weights_that_are_quantized_alone(precision: str) -> None:
+    made = encoder()
+    wanted = recipe(precision).model_copy(update={"activations": False})
+    model, outcome = converted(made, wanted, observe(made, {"x": normal(4, 32, 64)}))
+    assert (outcome.ops, outcome.qdq) == ({"MatMul": 6}, 6)
+    model.graph.inputs[0].shape = ir.Shape([4, 32, 64])
+    build(model)
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        ("(float[64, 48] x) => (float[32, 48] y) { y = MatMul(w, x) }", (32, 64)),
+        ("(float[3, 48, 64] x) => (float[3, 48, 32] y) { y = MatMul(x, w) }", (3, 64, 32)),
+        ("(float[64, 48] x) => (float[48, 32] y) { y = Gemm <transA = 1> (x, w) }", (64, 32)),
+        ("(float[64, 48] x) => (float[32, 48] y) { y = Gemm <transA = 1> (w, x) }", (64, 32)),
+        ("(float[1, 16, 8, 8] x) => (float[1, 16, 10, 10] y) { y = ConvTranspose <group = 2> (x, w) }", (16, 8, 3, 3)),
+    ],
+)
+def test_tensorrt_rtx_builds_weights_on_either_side(precision: str, body: str, shape: tuple[int, ...]) -> None:
+    """The axes of their scales are checked in test_layers.py."""
+    made = graph(f"g {body}", 20, w=normal(*shape))
+    sizes = [int(dim) for dim in body[len("(float[") : body.index("]")].split(",")]
+    layers = recipe(precision, ops=("MatMul", "Gemm", "ConvTranspose"))
+    model, outcome = converted(made, layers, observe(made, {"x": normal(*sizes)}))
+    assert sum(outcome.ops.values()) == (0 if precision == "fp8" and "Conv" in body else 1)
+    build(model)
+
+
+def build(model: ir.Model) -> None:
+    """Build for one target; what the builder says otherwise is in the failure."""
     said: list[str] = []
 
     class Logger(trt.ILogger):  # type: ignore[misc]

@@ -80,4 +80,5 @@ def _histogram(channels: Channels, factor: Array, gain: Array) -> Histogram:
     for step in range(parts):
         value = fine[np.minimum(start + step, len(fine) - 1)] / factor[rows]
         found += np.bincount(bins_of(value.astype(np.float32)).astype(np.int64), counts / parts, BINS)[:BINS]
-    return Histogram(np.rint(found).astype(np.int64))
+    # Whole numbers with the same total below every edge.
+    return Histogram(np.diff(np.rint(np.cumsum(found)), prepend=0.0).astype(np.int64))

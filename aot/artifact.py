@@ -7,6 +7,8 @@
     references/     inputs and eager outputs (record References)
     checked/        the comparison of the final graph with eager (record Report)
     search/         where the budget was missed: what is kept wide for it, and the errors by layer (record Repair)
+    candidates/PRECISION/   of `--precision auto`, before a GPU has chosen: the other precisions, each with its graph/,
+                    ranges/, checked/ and search/
     engines/TARGET.plan     TARGET.json beside it: the engine's facts and its report; with TensorRT, TARGET.timing:
                             the timing cache as `trtexec --timingCacheFile` reads it
     report.json, report.html
@@ -19,13 +21,14 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from aot import routes
+from aot.choice import Choice
 from aot.declaration import ModelSpec
 from aot.errors import AotError, ArtifactError, UsageError
 from aot.plan import Plan
@@ -44,6 +47,8 @@ class Prepared:
     """The first half of a build, from the store or from an artifact folder: what an engine is built and judged with.
 
     search: which nodes were kept wide so that the budget holds, where it was missed.
+    choice: how `--precision auto` came to this precision, or may come to another. candidates: while it may, the same
+    model in those others.
     engines: engines that an artifact already holds, each with its report; none in a first build.
     history: who built what so far, for an artifact that was loaded.
     """
@@ -56,6 +61,8 @@ class Prepared:
     references: References
     checked: Report
     search: Repair | None = None
+    choice: Choice | None = None
+    candidates: tuple[Prepared, ...] = ()
     engines: tuple[tuple[Engine, Report], ...] = ()
     history: tuple[Half, ...] = ()
 
@@ -79,6 +86,16 @@ class Records(_Part):
     graph: RecordPart
     ranges: RecordPart
     references: RecordPart
+    checked: RecordPart
+    search: RecordPart | None = None
+
+
+class CandidatePart(_Part):
+    """Another precision that the engine may have; its files are in `candidates/PRECISION`."""
+
+    plan: dict[str, Any]
+    graph: RecordPart
+    ranges: RecordPart
     checked: RecordPart
     search: RecordPart | None = None
 
@@ -119,6 +136,8 @@ class Manifest(_Part):
     exported_nodes: int
     io: dict[str, list[dict[str, Any]]]
     records: Records
+    choice: dict[str, Any] | None = None
+    candidates: list[CandidatePart] = []
     engines: list[EnginePart]
     history: list[Half]
     files: dict[str, FilePart]
@@ -147,24 +166,18 @@ def prepared_of(folder: Path, manifest: Manifest, shown: str) -> Prepared:
     """The records of an artifact folder whose manifest was read. Raises ArtifactError for one that lacks a record."""
     try:
         spec, plan = ModelSpec.from_json(manifest.spec), Plan.from_json(manifest.plan)
-        if any(set(profile) != set(spec.dims) for profile in plan.profiles):
+        others = [(Plan.from_json(part.plan), part) for part in manifest.candidates]
+        plans = [plan, *(other for other, _ in others)]
+        if any(set(profile) != set(spec.dims) for one in plans for profile in one.profiles):
             raise ValueError(f"a profile does not range over the Dims {', '.join(spec.dims)}")
-        return Prepared(
-            spec=spec,
-            plan=plan,
-            exported_nodes=manifest.exported_nodes,
-            final=_record(
-                QuantizedGraph if plan.route == routes.ONNX else Program, manifest.records.graph, folder / "graph"
-            ),
-            ranges=_record(Ranges, manifest.records.ranges, folder / "ranges"),
-            references=_record(References, manifest.records.references, folder / "references"),
-            checked=_record(Report, manifest.records.checked, folder / "checked"),
-            search=None if (found := manifest.records.search) is None else _record(Repair, found, folder / "search"),
+        return replace(
+            _half(spec, plan, manifest, folder),
+            choice=None if manifest.choice is None else Choice.from_json(manifest.choice),
+            candidates=tuple(_half(spec, other, manifest, folder, part) for other, part in others),
             engines=tuple(
                 (_record(Engine, part.engine, folder / "engines"), _record(Report, part.report, folder / "engines"))
                 for part in manifest.engines
             ),
-            history=tuple(manifest.history),
         )
     except (KeyError, TypeError, ValueError, AttributeError, AotError) as error:
         raise ArtifactError(
@@ -172,6 +185,24 @@ def prepared_of(folder: Path, manifest: Manifest, shown: str) -> Prepared:
             where=f"{shown}/{MANIFEST}",
             fix=REBUILD,
         ) from error
+
+
+def _half(spec: ModelSpec, plan: Plan, manifest: Manifest, root: Path, other: CandidatePart | None = None) -> Prepared:
+    """What was prepared in one precision: the artifact's own, or another one that it may be finished in."""
+    parts = manifest.records if other is None else other
+    folder = root if other is None else root / "candidates" / plan.precision
+    graph = QuantizedGraph if plan.route == routes.ONNX else Program
+    return Prepared(
+        spec=spec,
+        plan=plan,
+        exported_nodes=manifest.exported_nodes,
+        final=_record(graph, parts.graph, folder / "graph"),
+        ranges=_record(Ranges, parts.ranges, folder / "ranges"),
+        references=_record(References, manifest.records.references, root / "references"),
+        checked=_record(Report, parts.checked, folder / "checked"),
+        search=None if parts.search is None else _record(Repair, parts.search, folder / "search"),
+        history=tuple(manifest.history),
+    )
 
 
 def _record(kind: type[R], part: RecordPart, path: Path) -> R:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
@@ -67,6 +67,14 @@ class Session(AbstractContextManager["Session"]):
 
     def __call__(self, inputs: Mapping[str, Any]) -> Arrays:
         """Run once. Raises EngineError for a missing input, a wrong dtype, or shapes that it does not take."""
+        raise NotImplementedError
+
+    def stopwatch(self, inputs: Mapping[str, Any]) -> Callable[[int], float]:
+        """A function that runs so many times, one after the other, and gives the seconds that took.
+
+        Inputs and outputs stay where the engine has them: nothing is copied. It holds until the session is called
+        again or asked for another. Raises EngineError as a call does.
+        """
         raise NotImplementedError
 
 

@@ -10,11 +10,12 @@ from pydantic_core import PydanticCustomError
 
 from aot.errors import ProfileError, UsageError
 
-Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
+Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
 Route = Literal["onnx", "torch-tensorrt"]
 AUTO_PRECISION: Literal["auto"] = "auto"
 Quantizable = Literal["MatMul", "Gemm", "Conv", "ConvTranspose"]
-PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8", "fp8")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8", "fp8", "int4")
+QUANTIZED: tuple[Precision, ...] = ("int8", "fp8", "int4")
 ROUTES: tuple[Route, ...] = ("onnx", "torch-tensorrt")
 
 
@@ -59,10 +60,10 @@ class Weights(Settings):
 
     smooth: SmoothQuant's alpha, the share of an input channel's range that moves into the weight of a MatMul or Gemm
     (0: none of it, 1: all); `auto`: for each layer the share with the least expected error; None leaves the ranges
-    where they are. equalize: balance the channels of consecutive
-    convolutions (cross-layer equalization). bias_correction: take the mean error of a quantized layer's output out
-    through its bias. rounding: `nearest`, or `adaptive`: each weight up or down, as the layer's output is closer.
-    block: one scale for so many values along the input channels (weight-only); None: as `per_channel` says.
+    where they are. equalize: balance the channels of consecutive convolutions (cross-layer equalization).
+    bias_correction: take the mean error of a quantized layer's output out through its bias. rounding: `nearest`, or
+    `adaptive`: each weight up or down, as the layer's output is closer. block: one scale for so many values along the
+    input channels (INT4); None: as `per_channel` says.
     """
 
     smooth: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None = None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from aot import artifact, routes
 from aot.allowance import allowed
 from aot.artifact import Prepared
-from aot.config import Request, merged
+from aot.config import AUTO_PRECISION, Request, merged
 from aot.plan import Choices, Plan, choose, decide, decide_finish
 from aot.progress import Progress
 from aot.run import Run
@@ -34,15 +34,26 @@ def build(request: Request, store: Store, progress: Progress) -> Result:
     run = Run(store, progress, fresh=request.fresh)
     if artifact.is_artifact(request.model):
         prepared = artifact.load(request.model)
+        if prepared.candidates:
+            from aot import auto
+
+            return auto.finish(request, prepared, run)
         return finish(request, prepared, decide_finish(request, prepared), run)
+    if request.precision == AUTO_PRECISION:
+        from aot import auto
+
+        return auto.build(request, run)
     choices = choose(request, project_of(request.model))
     source = open_source(request, run)
     prepared = prepare(request, choices, source, run)
     return finish(request, prepared, prepared.plan, run, source)
 
 
-def prepare(request: Request, choices: Choices, source: Source, run: Run) -> Prepared:
-    """Everything that needs no GPU: from the model to the final graph, compared with eager before and after."""
+def prepare(request: Request, choices: Choices, source: Source, run: Run, of: str = "") -> Prepared:
+    """Everything that needs no GPU: from the model to the final graph, compared with eager before and after.
+
+    of: the precision, where it is one of several; what is not the same for all of them is told with it.
+    """
     plan = decide(request, choices, source.spec)
     if plan.route == routes.TORCH_TENSORRT:
         return prepare_program(source, plan, run)
@@ -56,6 +67,7 @@ def prepare(request: Request, choices: Choices, source: Source, run: Run) -> Pre
     plan = replace(plan, budget=merged(held, request.budget))
 
     ranges = calibrate(run, graph, data, plan)
+    run = replace(run, of=of)
     final = quantize(run, graph, ranges, plan)
     checked = verify_graph(run, source, final, references, plan)
     search = None

@@ -26,12 +26,18 @@ class StageTime:
 
 @dataclass
 class Run:
-    """One build in progress: where results are kept, who is told, and what has happened so far."""
+    """One build in progress: where results are kept, who is told, and what has happened so far.
+
+    of: which of several it does, where one build does the same for each; it ends a stage's name. done: the keys that
+    such a build has asked for already: what several share is made once, `fresh` or not, and told once.
+    """
 
     store: Store
     progress: Progress
     fresh: bool = False
     times: list[StageTime] = field(default_factory=list)
+    of: str = ""
+    done: set[str] | None = None
 
     def stage(
         self,
@@ -59,9 +65,15 @@ class Run:
                 "aot": toolchain.own_digest(),
             }
         )
-        shown = label or name
-        self.progress.stage(shown, detail)
-        entry = self.store.fetch(name, key, make, fresh=self.fresh)
+        shown = f"{label or name} {self.of}".rstrip()
+        again = self.done is not None and key in self.done
+        if not again:
+            self.progress.stage(shown, detail)
+        entry = self.store.fetch(name, key, make, fresh=self.fresh and not again)
+        if self.done is not None:
+            self.done.add(key)
+        if again and entry.cached:
+            return kind(entry)
         self.times.append(StageTime(shown, entry.seconds, entry.cached))
         self.progress.finished(shown, entry.seconds, entry.cached, detail)
         return kind(entry)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -127,6 +128,27 @@ class CpuSession(Session):
         import ml_dtypes
         import numpy as np
 
+        found = dict(zip(self._outputs, self._run(self._feed(inputs)), strict=True))
+        for name, dtype in self._narrow.items():
+            found[name] = found[name].astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)
+        return found
+
+    def stopwatch(self, inputs: Mapping[str, Any]) -> Callable[[int], float]:
+        """See Session.stopwatch."""
+        feed = self._feed(inputs)
+        self._run(feed)
+
+        def run(times: int) -> float:
+            started = time.perf_counter()
+            for _ in range(times):
+                self._run(feed)
+            return time.perf_counter() - started
+
+        return run
+
+    def _feed(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        import numpy as np
+
         missing = [name for name in self._inputs if name not in inputs]
         if missing:
             raise EngineError(f"input '{missing[0]}' is missing", fix=f"the graph takes: {', '.join(self._inputs)}")
@@ -134,14 +156,13 @@ class CpuSession(Session):
         for name, array in feed.items():
             if array.dtype.name in ("float16", "bfloat16") and self._inputs[name] == "tensor(float)":
                 feed[name] = array.astype(np.float32)
+        return feed
+
+    def _run(self, feed: Mapping[str, Any]) -> list[Any]:
         try:
-            got = self._session.run(self._outputs, feed)
+            return list(self._session.run(self._outputs, feed))
         except errors() as error:
             raise EngineError(f"onnxruntime does not run the graph: {_said(error)}") from error
-        found = dict(zip(self._outputs, got, strict=True))
-        for name, dtype in self._narrow.items():
-            found[name] = found[name].astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)
-        return found
 
 
 def _session(path: Path, *, optimize: bool) -> tuple[Any, dict[str, str]]:

@@ -37,6 +37,13 @@ def precisions() -> Iterable[str]:
     return PRECISIONS
 
 
+def precisions_or_auto() -> Iterable[str]:
+    """What `--precision` takes where engines are built."""
+    from aot.config import AUTO_PRECISION
+
+    return (*precisions(), AUTO_PRECISION)
+
+
 def routes() -> Iterable[str]:
     """What `--route` takes."""
     from aot.config import ROUTES

@@ -15,7 +15,13 @@ from aot.text import number, size_of, table, took
 
 @click.command("build", no_args_is_help=True)
 @click.argument("model")
-@_options.precision_option
+@click.option(
+    "--precision",
+    type=_options.Named("precision", _options.precisions_or_auto),
+    metavar="NAME",
+    help="fp32, fp16, bf16, int8, fp8, or auto: the fastest of fp16, int8 and fp8 on the GPU that keeps its budget. "
+    "Default: fp16, or what the recipe says.",
+)
 @click.option(
     "--route",
     type=_options.Named("route", _options.routes),
@@ -70,6 +76,7 @@ def command(
     Examples:
       aot build model.py --precision fp8 --target sm89 --target sm120
       aot build model.py --precision int8 --budget cosine=0.99 --until graph
+      aot build model.py --precision auto --profile batch
       aot build model.aot
     """
     from pathlib import Path
@@ -128,6 +135,10 @@ def describe(summary: Mapping[str, Any]) -> str:
         metric = checked["metric"]
         facts.append(("metric", f"{metric['eager']:.5g} eager, {metric['graph']:.5g} graph"))
     lines += ["", table(facts)]
+    if summary["choice"]:
+        from aot.report.choice import paragraph as chosen
+
+        lines += ["", *chosen(summary["choice"])]
     if summary["search"]:
         from aot.report.search import paragraph
 
@@ -151,9 +162,10 @@ def describe(summary: Mapping[str, Any]) -> str:
             f"    aot build {summary['artifact']}",
         ]
         if onnx:
+            named = " --precision fp16" if summary["precision"] == "auto" else ""
             lines += [
                 "  or build an RTX engine here, e.g. for sm89:",
-                f"    aot build {summary['artifact']} --target sm89",
+                f"    aot build {summary['artifact']} --target sm89{named}",
             ]
     if summary["warnings"]:
         lines += ["", *(f"  warning: {warning}" for warning in summary["warnings"])]

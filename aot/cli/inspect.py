@@ -35,6 +35,7 @@ def command(artifact: str, nodes: bool, as_json: bool) -> int:
         "artifact": artifact,
         "precision": manifest.plan["precision"],
         "route": manifest.plan.get("route", "onnx"),
+        "choice": manifest.choice,
         "backend": manifest.plan["backend"],
         "profiles": manifest.plan["profiles"],
         "nodes": {"exported": manifest.exported_nodes, "final": graph.get("nodes")},
@@ -67,6 +68,10 @@ def describe(data: dict[str, Any], decisions: list[dict[str, Any]], nodes: bool)
         for side in ("inputs", "outputs")
         for value in data["io"][side]
     ]
+    if data["choice"]:
+        from aot.report.choice import verdict
+
+        lines.append(verdict(data["choice"]))
     lines += ["", table(values), ""]
     if data["structure"]:
         taken = ", ".join(f"{name}={shown(tree)}" for name, tree in data["structure"].items())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from aot.report import search
+from aot.report import choice, search
 from aot.text import number, size_of, sizes, took
 
 STYLE = """
@@ -39,6 +39,7 @@ def render(data: Mapping[str, Any]) -> str:
             _section(f"Engine {target} against eager", _comparison(report))
             for target, report in data["engine_reports"].items()
         ),
+        _choice(data.get("choice")),
         _search(data.get("search")),
         _section("Inputs and outputs", _io(data["io"], data["profiles"])),
         _section("Precision", _precision(data["decisions"], data["precision"])),
@@ -122,6 +123,14 @@ def _comparison(report: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     columns = ("case", "output", "cosine", "relative L2", "max abs", "flips", "NaN/Inf", "of them differ", "")
     return body + f"<details><summary>Every output</summary>{table_of(columns, outputs)}</details>"
+
+
+def _choice(found: Mapping[str, Any] | None) -> str:
+    """How `--precision auto` came to its precision."""
+    if found is None:
+        return ""
+    body = f"<p>{escape(choice.verdict(found))}</p>" + table_of(choice.head(found), choice.rows(found))
+    return _section("Why this precision", body)
 
 
 def _search(found: Mapping[str, Any] | None) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aot import toolchain
 from aot.artifact import (
     SCHEMA,
+    CandidatePart,
     EnginePart,
     Half,
     Manifest,
@@ -21,6 +22,7 @@ from aot.artifact import (
     Records,
 )
 from aot.artifact_write import Contents, is_accepted, is_current, write
+from aot.config import AUTO_PRECISION
 from aot.profile import as_json
 from aot.records import Engine, Record, Report
 from aot.run import Run, StageTime
@@ -120,7 +122,8 @@ def summarize(
             }
         )
     return {
-        "precision": plan.precision,
+        "precision": AUTO_PRECISION if prepared.candidates else plan.precision,
+        "choice": None if prepared.choice is None else prepared.choice.to_json(),
         "route": plan.route,
         "backend": plan.backend,
         "accepted": not reasons,
@@ -163,6 +166,10 @@ def _identity(prepared: Prepared, plan: Plan, built: Sequence[tuple[Engine, Repo
             "plan": plan.to_json(),
             "nodes": prepared.exported_nodes,
             "records": {name: record.key for name, record in _records(prepared).items()},
+            "choice": None if prepared.choice is None else prepared.choice.to_json(),
+            "candidates": [
+                [one.plan.to_json(), *(record.key for record in _records(one).values())] for one in prepared.candidates
+            ],
             "engines": [[engine.key, engine.facts["sha256"], report.key] for engine, report in built],
         }
     )
@@ -176,6 +183,21 @@ def _records(prepared: Prepared) -> dict[str, Record]:
         "checked": prepared.checked,
     }
     return records if prepared.search is None else records | {"search": prepared.search}
+
+
+def _own_records(candidate: Prepared) -> dict[str, Record]:
+    """What a candidate has of its own: the references are those of the whole artifact."""
+    return {name: record for name, record in _records(candidate).items() if name != "references"}
+
+
+def _files(records: Mapping[str, Record], prefix: str = "") -> dict[str, Path]:
+    """Every file of the records, by its name in the artifact."""
+    return {
+        f"{prefix}{name}/{path.relative_to(record.path)}": path
+        for name, record in records.items()
+        for path in sorted(record.path.rglob("*"))
+        if path.is_file() and path.name != FACTS
+    }
 
 
 def _engine_file(engine: Engine) -> str:
@@ -193,10 +215,9 @@ def _contents(
     from aot.report.html import render
     from aot.report.io import describe_io
 
-    copies: dict[str, Path] = {}
-    for name, record in _records(prepared).items():
-        files = (path for path in sorted(record.path.rglob("*")) if path.is_file() and path.name != FACTS)
-        copies |= {f"{name}/{path.relative_to(record.path)}": path for path in files}
+    copies = _files(_records(prepared))
+    for one in prepared.candidates:
+        copies |= _files(_own_records(one), f"candidates/{one.plan.precision}/")
     texts: dict[str, str] = {}
     parts: list[EnginePart] = []
     details: dict[str, Any] = {}
@@ -236,6 +257,13 @@ def _contents(
         exported_nodes=prepared.exported_nodes,
         io=io,
         records=Records(**{name: _part(record) for name, record in _records(prepared).items()}),
+        choice=None if prepared.choice is None else prepared.choice.to_json(),
+        candidates=[
+            CandidatePart(
+                plan=one.plan.to_json(), **{name: _part(record) for name, record in _own_records(one).items()}
+            )
+            for one in prepared.candidates
+        ],
         engines=parts,
         history=history,
         files={},

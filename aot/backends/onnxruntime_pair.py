@@ -3,7 +3,8 @@
 The session holds the first graph, the second (its names under `b/`), and once more the segments of the second that make
 each paired value (under `lN/`), reading what the *first* graph computed, rounded to the dtype in which the second holds
 it. Of each paired value only sums of squares leave the session, taken in FP64, so memory does not grow with the number
-of layers. Narrow dtypes are emulated as everywhere (`_emulate.py`).
+of layers. Of scores that Softmax reads, places that a mask has put out are left out: what is there changes nothing, and
+is so large that nothing else would count. Narrow dtypes are emulated as everywhere (`_emulate.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
 SECOND = "b/"
-_FLAT = "aot/flat"
+_FLAT, _MASKED, _NONE = "aot/flat", "aot/masked", "aot/none"
+# At such a score and below exp is 0, in any dtype and for any other scores that a network has.
+_OUT = -1e4
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,8 @@ class SideBySide:
         graph.input.extend(value for value in second.input if value.name not in fed)
         graph.initializer.extend(one.graph.initializer)
         graph.initializer.extend(second.initializer)
-        graph.initializer.append(numpy_helper.from_array(np.array([-1], np.int64), _FLAT))
+        own = {_FLAT: np.array([-1]), _MASKED: np.array(_OUT), _NONE: np.array(0.0)}
+        graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in own.items())
         graph.node.extend(one.graph.node)
         graph.node.extend(second.node)
         weights = {tensor.name for tensor in second.initializer}
@@ -110,7 +114,7 @@ class SideBySide:
                     rounded[name] = _round(graph, name, values.get(name))
             graph.node.extend(_local(segment, f"l{number}/", rounded, weights))
             self._layout.append((paired, bool(segment)))
-            _reduce(graph, paired.value, f"l{number}/{paired.value}" if segment else None)
+            _reduce(graph, paired, f"l{number}/{paired.value}" if segment else None)
         return model
 
 
@@ -151,25 +155,34 @@ def _round(graph: GraphProto, name: str, value: Value | None) -> str:
     return f"aot/{name}/rounded"
 
 
-def _reduce(graph: GraphProto, value: str, local: str | None) -> None:
+def _reduce(graph: GraphProto, pair: Pair, local: str | None) -> None:
     """Outputs of one pair, in the order in which `SideBySide` reads them."""
     from onnx import TensorProto, helper
+
+    value = pair.value
 
     def add(op: str, inputs: list[str], output: str, **attributes: Any) -> str:
         graph.node.append(helper.make_node(op, inputs, [output], **attributes))
         return output
 
-    def flat(name: str) -> str:
+    def wide(name: str) -> str:
         add("Reshape", [name, _FLAT], f"aot/flat/{name}")
         return add("Cast", [f"aot/flat/{name}"], f"aot/wide/{name}", to=TensorProto.DOUBLE)
+
+    def flat(name: str) -> str:
+        return add("Where", [seen, wide(name), _NONE], f"aot/seen/{name}") if pair.scores else wide(name)
 
     def out(name: str, kind: int = TensorProto.DOUBLE) -> None:
         graph.output.append(helper.make_tensor_value_info(name, kind, None))
 
-    a, b = flat(value), flat(SECOND + value)
+    a = wide(value)
+    if pair.scores:
+        seen = add("Greater", [a, _MASKED], f"aot/places/{value}")
+        a = add("Where", [seen, a, _NONE], f"aot/seen/{value}")
+    b = flat(SECOND + value)
     error = add("Sub", [b, a], f"aot/error/{value}")
-    for name, pair_of in (("aa", [a, a]), ("bb", [b, b]), ("ab", [a, b]), ("ee", [error, error])):
-        out(add("MatMul", pair_of, f"aot/{name}/{value}"))
+    for name, both in (("aa", [a, a]), ("bb", [b, b]), ("ab", [a, b]), ("ee", [error, error])):
+        out(add("MatMul", both, f"aot/{name}/{value}"))
     if local is not None:
         added = add("Sub", [flat(local), a], f"aot/added/{value}")
         out(add("MatMul", [added, added], f"aot/dd/{value}"))

@@ -26,7 +26,7 @@ class LayerError:
     so what enters here and nowhere before; None where the layer could not be run by itself. share: of the outputs'
     squared error, how much entered here (see `shares`). finite: whether the value is finite in the second graph, by
     itself and in the whole; numbers that are not finite are None, as are all of a value that the first graph has not
-    finite. shape: of the value, at the last case.
+    finite. shape: of the value, at the last case. Of scores that only Softmax reads, what is masked is left out.
     """
 
     value: str

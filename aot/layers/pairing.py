@@ -32,7 +32,7 @@ class Pair:
     """A float value that both graphs compute, made by `node` of the first.
 
     segment: the nodes of the second that compute it from `reads`, in order; None where one of them holds a subgraph.
-    reads: names of values that the first graph has as well, graph inputs among them.
+    reads: names of values that the first graph has as well, graph inputs among them. scores: only Softmax reads it.
     """
 
     value: str
@@ -41,6 +41,7 @@ class Pair:
     origin: Origin | None
     segment: tuple[NodeProto, ...] | None
     reads: tuple[str, ...]
+    scores: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,10 @@ def pair(
     made = [(name, node) for node in first.node for name in node.output if name]
     both = {name for name, _ in made if name in makers and _alike(first_values.get(name), second_values.get(name))}
     common = frozenset((both | inputs) - weights)
+    readers: dict[str, set[str]] = {}
+    for node in first.node:
+        for name in node.input:
+            readers.setdefault(name, set()).add(node.op_type)
     order = {id(node): place for place, node in enumerate(second.node)}
     pairs = []
     for name, node in made:
@@ -75,7 +80,8 @@ def pair(
         found = _segment(name, makers, common, weights)
         segment = None if found is None else tuple(sorted(found[0], key=lambda one: order[id(one)]))
         reads = () if found is None else found[1]
-        pairs.append(Pair(name, node.name or name, node.op_type, origin(node), segment, reads))
+        scores = readers.get(name) == {"Softmax"}
+        pairs.append(Pair(name, node.name or name, node.op_type, origin(node), segment, reads, scores))
     floats = [
         {name for node in graph.node for name in node.output if name in values and values[name].is_float}
         for graph, values in ((first, first_values), (second, second_values))

@@ -137,6 +137,19 @@ def test_where_fp16_overflows_is_the_first_value_that_is_not_finite(tmp_path: Pa
     assert all(row.relative_l2 is None for row in found.values())
 
 
+def test_masked_scores_are_left_out(tmp_path: Path) -> None:
+    body = "g (float[n,4] x, float[n,4] mask) => (float[n,4] y) { k = Mul(x, f) s = Add(k, mask) y = Softmax(s) }"
+    one, two = (graph(body, f=np.asarray(factor, np.float32)) for factor in (1.0, 1.5))
+    for name, model in (("a", one), ("b", two)):
+        ir.save(model, tmp_path / f"{name}.onnx")
+    mask = np.array([[0, 0, -65504, -np.inf]], np.float32)
+    inputs: list[dict[str, Any]] = [{"x": np.array([[1, 2, 3, 4]], np.float32), "mask": mask}]
+    found = rows(layer_errors(tmp_path / "a.onnx", tmp_path / "b.onnx", inputs, Silent()))
+    assert found["s"].relative_l2 == pytest.approx(0.5)
+    assert found["s"].finite
+    assert found["k"].share == pytest.approx(1)
+
+
 def test_bf16_rounds_to_eight_bits(tmp_path: Path) -> None:
     model = graph("g (float[n,4] x) => (float[n,4] y) { s = Mul(x, x) y = Neg(s) }")
     x = np.array([[1.1, 2.3, 3.7, 0.9]], np.float32)

@@ -1,7 +1,8 @@
 """Which values of two graphs are the same quantity, and what the second computes each from.
 
 Values are paired by name: surgery's names stay through Q/DQ and casts (`aot.precision`), which call what they add
-`NAME_quantized`, `NAME_dequantized`, `NAME_fp32`.
+`NAME_quantized`, `NAME_dequantized`, `NAME_fp32`. Values whose channels smoothing or equalization has divided are no
+longer the same and are left out: the layers that read them are then run from what comes before.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ Dims = tuple[int | str | None, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of a value. narrow: it is FP16 or BF16, whose elements are the numpy dtype's of that name."""
+    """What is known of a value. narrow: it is FP16 or BF16, as numpy calls it. divided: its channels were divided."""
 
     is_float: bool
     narrow: str | None
     dims: Dims | None
+    divided: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def pair(
 
 
 def _alike(one: Value | None, two: Value | None) -> bool:
-    if one is None or two is None or one.is_float != two.is_float:
+    if one is None or two is None or one.is_float != two.is_float or one.divided != two.divided:
         return False
     if one.dims is None or two.dims is None:
         return True
@@ -130,6 +132,8 @@ def describe(graph: GraphProto) -> dict[str, Value]:
     """Every value of a graph whose types were inferred; those of subgraphs left out."""
     from onnx import TensorProto
 
+    from aot.precision.weights.move import DIVIDED
+
     narrow = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
     floats = {TensorProto.FLOAT, TensorProto.DOUBLE, *narrow}
     found: dict[str, Value] = {}
@@ -139,6 +143,9 @@ def describe(graph: GraphProto) -> dict[str, Value]:
         if tensor.HasField("shape"):
             dims = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
         found[value.name] = Value(
-            tensor.elem_type in floats, narrow.get(tensor.elem_type), None if dims is None else tuple(dims)
+            is_float=tensor.elem_type in floats,
+            narrow=narrow.get(tensor.elem_type),
+            dims=None if dims is None else tuple(dims),
+            divided=any(entry.key == DIVIDED for entry in value.metadata_props),
         )
     return found

@@ -11,10 +11,13 @@ import onnx_ir as ir
 import pytest
 
 from aot import origins
+from aot.config import Weights
 from aot.layers.errors import LayerError, Layers, cosine, layer_errors, relative
 from aot.origins import Origin
+from aot.precision import apply
 from aot.progress import Silent
-from tests.precision.graphs import Array, converted, graph, observe, recipe
+from tests.precision.graphs import Array, converted, graph, observe, recipe, run
+from tests.precision.weights.observing import statistics
 
 BODY = """mlp (float[n,16] x) => (float[n,8] y) {
     a = MatMul(x, w1)  r = Relu(a)  b = MatMul(r, w2)  y = Mul(b, half)
@@ -99,6 +102,29 @@ def test_int8_layer_by_layer_against_numpy(mlp: tuple[ir.Model, dict[str, Any]],
     assert (by_value["b"].node, by_value["b"].op, by_value["b"].module, by_value["b"].source) == (
         "b", "MatMul", "net.b", "net.py:3",
     )  # fmt: skip
+
+
+def test_a_value_that_smoothing_divided_is_left_out_and_its_reader_run_from_before_it(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    gain = np.where(np.arange(16) == 5, 100, 1).astype(np.float32)
+    weight = random.normal(size=(16, 8)).astype(np.float32)
+    body = "g (float[n,16] x) => (float[n,8] y) { l = LayerNormalization(x, gain) y = MatMul(l, w) }"
+    model = graph(body, gain=gain, w=weight)
+    x = random.normal(size=(32, 16)).astype(np.float32)
+    seen = statistics(model, [{"x": x}])
+    smooth = recipe("int8").model_copy(update={"weights": Weights(smooth=0.5)})
+    narrow = model.clone()
+    apply(narrow, smooth, seen.amax(), seen)
+
+    found = layers(model, narrow, tmp_path, x)
+    assert [row.value for row in found.rows] == ["y"]
+    assert found.alone[0] == 1
+    [row] = found.rows
+    # All there is between x and y lies in one segment, so what is added is all there is.
+    assert row.added == pytest.approx(row.relative_l2, rel=1e-6)
+    assert row.relative_l2 is not None
+    assert 1e-4 < row.relative_l2 < 0.02
+    assert row.relative_l2 == pytest.approx(distance(run(model, {"x": x})["y"], run(narrow, {"x": x})["y"]), rel=0.1)
 
 
 def test_cases_are_taken_together_as_one(mlp: tuple[ir.Model, dict[str, Any]], tmp_path: Path) -> None:

@@ -16,6 +16,10 @@ from aot.precision.weights.seen import Seen
 
 Array = np.ndarray[Any, Any]
 
+DIVIDED = "aot.divided"
+"""In the metadata of a value whose channels were divided: it is no longer what it is in the graph as that came, and is
+not compared with it."""
+
 
 def divide_where_made(value: ir.Value, layers: list[Layer], factor: Array, seen: Seen) -> None:
     """Divide `value` by the factors of its channels in what computes it. Layers are all that read it.
@@ -29,6 +33,8 @@ def divide_where_made(value: ir.Value, layers: list[Layer], factor: Array, seen:
         raise Unabsorbed(f"{value.name} is also read by {other.op_type} {other.name}")
     found = absorb(value, _shaped(value, layers[0], factor), readers)
     carry_out(found)
+    for each in found.divided:
+        each.metadata_props[DIVIDED] = "by channel"
     seen.divide(found.divided, _multiply(value, layers, factor, seen))
 
 

@@ -84,8 +84,7 @@ class _Placement:
         self.islands = islands
         self.placed = Placed()
         self.patterns = Patterns(recipe.placement.keep)
-        # Only a layer whose product is rounded can multiply rounding errors.
-        self.cancelling = cancelling(graph, observed) if recipe.activations else {}
+        self.cancelling = cancelling(graph, observed)
         self.partners: dict[ir.Node, Attention] = {}
         for block in attentions(graph):
             self.partners.update({block.scores: block, block.mix: block})

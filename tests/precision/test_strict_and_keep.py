@@ -112,17 +112,13 @@ def test_weights_alone_have_no_kernels_to_fit() -> None:
 @pytest.mark.parametrize(
     ("body", "shape", "reason"),
     [
-        (
-            "(float[B, 48] x) => (float[B, 32] y) { y = MatMul(x, w) }",
-            (48, 32),
-            "48 input channels, which blocks of 32",
-        ),
+        ("(float[B, 96] x) => (float[B, 32] y) { y = MatMul(x, w) }", (96, 32), "96 input channels, which blocks of 64"),
         ("(float[2, B, 64] x) => (float[2, B, 32] y) { y = MatMul(x, w) }", (2, 64, 32), "weights that are one matrix"),
         ("(float[B, 64, 4] x) => (float[B, 32, 4] y) { y = Conv(x, w) }", (32, 64, 1), "weights that are one matrix"),
     ],
 )
 def test_weights_that_no_block_divides_stay_wide(body: str, shape: tuple[int, ...], reason: str) -> None:
-    wanted = Recipe(precision="int8", activations=False, weights={"block": 32})  # type: ignore[arg-type]
+    wanted = Recipe(precision="int4", activations=False, weights={"block": 64})  # type: ignore[arg-type]
     _, outcome = converted(graph(f"g {body}", 21, w=normal(*shape)), wanted, {})
     assert precisions(outcome) == {"y": "fp16"}
     assert reason in reasons(outcome)["y"]

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 
 from aot import origins
+from aot.precision.reading import constant
 from aot.readings import readings_of
 from aot.statistics import Reading
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 # Ops that move values and change none: what they give has the range of what they take.
 _MOVES = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Expand")
+# Ops whose result is finite where their inputs are.
+_LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")
+# Places of a feature map, of each sample and channel, that its counts are taken from at the least.
+_PLACES = 256
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 
 
@@ -27,12 +33,16 @@ class Observed:
     """What to observe. values: names, in graph order. alias: name -> the observed value with the same range.
 
     readings: those of the values that layers read, or residual adds, and how: the ones to observe closely.
+    cut: feature maps that a Relu or Clip made, nothing below 0 in them, which are looked at inside the graph.
+    lattice: name -> the step along height and width at which the counts of a feature map are taken.
     places: name -> where the value is made, for messages. shapes: name -> its dims. inputs: the graph's inputs.
     """
 
     values: tuple[str, ...]
     alias: Mapping[str, str]
     readings: Mapping[str, Reading]
+    cut: frozenset[str]
+    lattice: Mapping[str, int]
     places: Mapping[str, str]
     shapes: Mapping[str, tuple[int | str | None, ...]]
     inputs: Mapping[str, tuple[int | str | None, ...]]
@@ -83,13 +93,17 @@ class Observed:
 
 
 def float_values(path: Path) -> Observed:
-    """Every float value that the main graph of an ONNX file computes or is fed; constants are left out."""
-    model = ir.load(path)
-    graph = model.graph
+    """Every float value that the main graph of an ONNX file computes or is fed; constants are left out.
+
+    What only a Relu or Clip reads is known by what comes out of it: what is cut off matters to nobody, and looking at
+    it would keep the activation from joining the layer's kernel.
+    """
+    graph = ir.load(path).graph
     values: list[str] = []
     alias: dict[str, str] = {}
     places: dict[str, str] = {}
     shapes: dict[str, tuple[int | str | None, ...]] = {}
+    cut: set[str] = set()
     read = readings_of(graph)
     # The channels of a moved value are not those of what it was moved from: it is observed for itself.
     apart = {name for name, reading in read.items() if reading.axis is not None}
@@ -108,12 +122,47 @@ def float_values(path: Path) -> Observed:
             known = alias.get(source or "", source)
             if known in shapes and name not in apart:
                 alias[name] = known or ""
-            else:
-                values.append(name)
-                shapes[name] = _dims(output)
+                continue
+            values.append(name)
+            shapes[name] = _dims(output)
+            if (before := _cut_off(node)) is not None and before.name in shapes:
+                values.remove(before.name)
+                alias[before.name] = name
+                if len(shapes[name]) == 4 and all(isinstance(dim, int) for dim in shapes[name][1:]):
+                    cut.add(name)
     inputs = {value.name or "": _dims(value) for value in graph.inputs}
-    readings = {alias.get(name, name): reading for name, reading in read.items()}
-    return Observed(tuple(values), alias, {n: r for n, r in readings.items() if n in shapes}, places, shapes, inputs)
+    readings: dict[str, Reading] = {}
+    for name, reading in read.items():
+        home = alias.get(name, name)
+        if home in shapes and (home not in readings or reading.axis is not None):
+            readings[home] = reading
+    lattice = {name: step for name in readings if (step := _step(shapes[name])) > 1}
+    return Observed(tuple(values), alias, readings, frozenset(cut), lattice, places, shapes, inputs)
+
+
+def _cut_off(node: ir.Node) -> ir.Value | None:
+    """What a Relu or a Clip at 0 reads, where nothing else does and where it is finite if the layer's inputs are."""
+    value = node.inputs[0] if node.inputs else None
+    producer = value.producer() if value is not None else None
+    if value is None or producer is None or node.domain != "" or len(value.uses()) != 1 or value.is_graph_output():
+        return None
+    below = node.op_type == "Clip" and constant(node.inputs[1] if len(node.inputs) > 1 else None)
+    if node.op_type != "Relu" and (below is False or below is None or below.size != 1 or float(below.item()) != 0):
+        return None
+    weights = [array for operand in producer.inputs if (array := constant(operand)) is not None]
+    if producer.op_type not in _LINEAR or not all(np.isfinite(array).all() for array in weights):
+        return None
+    return value
+
+
+def _step(dims: tuple[int | str | None, ...]) -> int:
+    """The largest odd step that leaves enough places of a feature map [N, C, H, W]; odd, so that it meets the rows and
+    columns of every parity. 1 for any other value."""
+    if len(dims) != 4 or not isinstance(dims[2], int) or not isinstance(dims[3], int):
+        return 1
+    height, width = dims[2], dims[3]
+    steps = range(1, max(height, width, 1) + 1, 2)
+    return max((step for step in steps if -(-height // step) * -(-width // step) >= _PLACES), default=1)
 
 
 def _dims(value: ir.Value) -> tuple[int | str | None, ...]:

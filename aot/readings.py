@@ -9,7 +9,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from aot.precision.layers import Layer, describe
-from aot.precision.reading import constant, is_float
+from aot.precision.reading import attribute, constant, is_constant, is_float
 from aot.statistics import Reading
 
 # The gain of the channel that matters most.
@@ -17,7 +17,8 @@ _TOP = 4096
 
 
 def readings_of(graph: ir.Graph) -> Mapping[str, Reading]:
-    """Of every value that may be quantized: inputs of MatMul, Gemm, Conv and ConvTranspose, and of Adds of two."""
+    """Of every value that may be quantized: inputs of MatMul, Gemm, Conv and ConvTranspose, and what is added to the
+    result of a convolution."""
     axes: dict[str, set[int | None]] = {}
     norms: dict[str, NDArray[np.float64]] = {}
     for node in graph:
@@ -33,10 +34,16 @@ def readings_of(graph: ir.Graph) -> Mapping[str, Reading]:
         if len(channels) != 1 or name not in norms:
             found[name] = Reading()  # nobody tells channels apart, or layers do so along different axes
             continue
-        norm = norms[name]
-        gain = np.maximum(np.rint(norm * (_TOP / max(float(norm.max()), np.finfo(np.float64).tiny))), 1)
-        found[name] = Reading(channels.pop(), gain.astype(np.int64))
+        found[name] = Reading(channels.pop(), _steps(norms[name]))
     return found
+
+
+def _steps(norm: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Norms in whole steps; all alike where there is no largest one to compare with."""
+    largest = float(norm.max(initial=0.0))
+    if not 0 < largest < np.inf:
+        return np.ones(norm.shape, np.int64)
+    return np.maximum(np.rint(norm / largest * _TOP), 1).astype(np.int64)
 
 
 def _reads(node: ir.Node) -> list[tuple[ir.Value, int | None, NDArray[np.float64] | None]]:
@@ -44,8 +51,11 @@ def _reads(node: ir.Node) -> list[tuple[ir.Value, int | None, NDArray[np.float64
     if node.domain != "" or not any(is_float(v) for v in node.outputs):
         return []
     if node.op_type == "Add":
-        both = [v for v in node.inputs if v is not None and is_float(v) and v.const_value is None]
-        return [(value, None, None) for value in both] if len(both) == 2 else []
+        left, right = node.inputs
+        if left is None or right is None or is_constant(left) or is_constant(right):
+            return []
+        skips = [other for value, other in ((left, right), (right, left)) if _convolved(value)]
+        return [(value, None, None) for value in skips]
     layer = describe(node)
     if layer is None:
         return []
@@ -55,10 +65,19 @@ def _reads(node: ir.Node) -> list[tuple[ir.Value, int | None, NDArray[np.float64
     weight = constant(node.inputs[layer.weight])
     if value is None or value.shape is None or weight is None:
         return []
-    axis = 1 if node.op_type in {"Conv", "ConvTranspose"} else len(value.shape) - (2 if layer.activation else 1)
-    if node.op_type == "Gemm" and "transA" in node.attributes and node.attributes["transA"].as_int():
-        axis = 0
+    if node.op_type in {"Conv", "ConvTranspose"}:
+        axis = 1
+    elif node.op_type == "Gemm":
+        axis = (1 - layer.activation) ^ attribute(node, ("transA", "transB")[layer.activation], 0)
+    else:
+        axis = len(value.shape) - 1 - layer.activation
     return [(value, axis, _norms(layer, weight))]
+
+
+def _convolved(value: ir.Value) -> bool:
+    """Whether a convolution made it for the addition alone, so that the two may become one kernel."""
+    producer = value.producer()
+    return producer is not None and producer.op_type in {"Conv", "ConvTranspose"} and len(value.uses()) == 1
 
 
 def _norms(layer: Layer, weight: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -70,9 +89,9 @@ def _norms(layer: Layer, weight: NDArray[np.float32]) -> NDArray[np.float64]:
         found = squares.sum(axis=(1, 3)).reshape(-1)
     elif op == "ConvTranspose":  # [C, M / groups, ...]
         found = squares.reshape(weight.shape[0], -1).sum(axis=1)
-    else:  # MatMul and Gemm: all axes but the contracted one
+    else:  # all axes but the contracted one
         contracted = weight.ndim - 2 if layer.weight == 1 else weight.ndim - 1
-        if op == "Gemm" and layer.axis == 0:
-            contracted = 1
+        if op == "Gemm":
+            contracted = 0 if layer.axis == 1 else 1
         found = squares.sum(axis=tuple(i for i in range(weight.ndim) if i != contracted))
     return np.asarray(found, np.float64)

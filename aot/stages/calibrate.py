@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aot.config import QUANTIZED
 from aot.records import Data, Graph, Ranges, Record
 from aot.run import Run
 from aot.statistics import Level
@@ -18,11 +19,7 @@ if TYPE_CHECKING:
     from aot.progress import Progress
     from aot.statistics import Statistics
 
-# Bytes of observed values held at a time.
-MEMORY = 1 << 28
 TOOLS = ("onnxruntime", "numpy")
-# The precisions that choose ranges; every other one needs extremes alone.
-QUANTIZED = ("int8", "fp8")
 
 
 def calibrate(run: Run, graph: Graph, data: Data, plan: Plan) -> Ranges:
@@ -122,43 +119,31 @@ def _observed(run: Run, graph: Graph, data: Data, level: Level) -> Record:
     )
 
 
-def observe(model: Path, data: Data, level: Level, progress: Progress, memory: int = MEMORY) -> Statistics:
+def observe(
+    model: Path, data: Data, level: Level, progress: Progress, *, workers: int = 1, memory: int | None = None
+) -> Statistics:
     """What every float value of the ONNX file is on every calibration batch; those that layers read at `level`.
 
-    One batch is held at a time, cut so that its observed values take at most about `memory` bytes.
+    workers: processes that share the batches; what they find is the same. memory: bytes of observed values that each
+    holds at a time, about. Raises CalibrationError where a value is NaN or infinite or where there is no batch.
     """
-    from aot.backends.onnxruntime_tap import Tap
     from aot.errors import CalibrationError
-    from aot.observe import float_values
-    from aot.statistics import NotFinite, Statistics
+    from aot.observing import MEMORY, watch
 
-    observed = float_values(model)
-    tap = Tap(model, observed.values)
-    files = data.facts["calibration"]
-    if not files:
+    total = len(data.facts["calibration"])
+    if not total:
         raise CalibrationError(
             "there is no calibration batch",
             where="calibration data",
             fix="let the function under @model.calibration yield at least one batch",
         )
-    statistics = Statistics(alias=dict(observed.alias))
-    for number, batch in enumerate(data.calibration()):
-        for part in observed.parts(batch, memory):
-            values = tap(part)
-            # In graph order: the first value that is not finite is where it began.
-            for name in observed.values:
-                reading = observed.readings.get(name)
-                try:
-                    statistics.observe(name, values[name], level if reading else Level.EXTREMES, reading)
-                except NotFinite as error:
-                    raise CalibrationError(
-                        f"value '{name}' is NaN or infinite on calibration batch {number}",
-                        where=observed.places[name],
-                        fix="check the batch and the model in FP32 at this place: a range cannot be taken from it",
-                    ) from error
-            del values  # freed before the next run allocates its own
-        progress.step(number + 1, len(files), "batches")
-    return statistics
+    return watch(
+        model,
+        enumerate(data.calibration()),
+        level,
+        lambda number: progress.step(number + 1, total, "batches"),
+        memory or MEMORY,
+    )
 
 
 def _nothing(folder: Path) -> Mapping[str, Any]:

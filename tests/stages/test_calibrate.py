@@ -93,7 +93,7 @@ def test_every_float_value_has_its_largest_magnitude(graph: Graph, tmp_path: Pat
 @pytest.mark.parametrize("memory", [1, 200, 1 << 30])
 def test_cutting_batches_to_fit_memory_changes_nothing(graph: Graph, tmp_path: Path, memory: int) -> None:
     content = batches()
-    found = observe(graph.model, stored(tmp_path / "data", content), Level.EXTREMES, Silent(), memory)
+    found = observe(graph.model, stored(tmp_path / "data", content), Level.EXTREMES, Silent(), memory=memory)
     assert found.amax() == pytest.approx(expected(content), rel=1e-5)
 
 

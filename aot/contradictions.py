@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from aot.config import Recipe
 
 
+# https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/quantized-types-schemes.html
+INT4_BLOCKS = (64, 128)
+
+
 def _floats(recipe: Recipe) -> bool:
     return recipe.precision in ("fp32", "fp16", "bf16")
 
@@ -34,12 +38,12 @@ _CONTRADICTIONS: tuple[tuple[Callable[[Recipe], bool], str, str], ...] = (
     (
         lambda r: _floats(r) and r.compute != r.precision,
         "compute: {r.compute} contradicts precision: {r.precision}, in which everything is computed",
-        "leave compute out; it is for int8 and fp8, which compute the rest in it",
+        "leave compute out; it is for int8, fp8 and int4, which compute the rest in it",
     ),
     (
         lambda r: _floats(r) and _wants(r) != "",
         "{key} says how to quantize, and precision: {r.precision} quantizes nothing",
-        "leave {key} out, or write precision: int8 or fp8",
+        "leave {key} out, or write precision: int8, fp8 or int4",
     ),
     (
         lambda r: r.percentile != type(r).model_fields["percentile"].default and r.calibrator != "percentile",
@@ -77,9 +81,19 @@ _CONTRADICTIONS: tuple[tuple[Callable[[Recipe], bool], str, str], ...] = (
         "leave weights.smooth out",
     ),
     (
-        lambda r: r.activations and r.weights.block is not None,
-        "weights.block gives one scale to a block of input channels, which kernels take only beside wide activations",
-        "write activations: false, or leave weights.block out",
+        lambda r: r.precision == "int4" and r.activations,
+        "precision: int4 is for weights: there are no kernels for INT4 activations",
+        "write activations: false",
+    ),
+    (
+        lambda r: r.precision == "int4" and r.weights.block not in INT4_BLOCKS,
+        "weights.block: {r.weights.block}: INT4 weights have one scale for 64 or 128 input channels",
+        "write weights.block: 128, or 64",
+    ),
+    (
+        lambda r: r.precision != "int4" and r.weights.block is not None,
+        "weights.block gives one scale to a block of input channels, which kernels take of INT4 weights alone",
+        "leave weights.block out, or write precision: int4",
     ),
     (
         lambda r: r.weights.rounding == "adaptive" and r.precision == "fp8",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot import model_file
-from aot.config import Budget, Recipe
+from aot.config import QUANTIZED, Budget, Recipe
 from aot.declaration import ModelSpec
 from aot.errors import CalibrationError, GraphError, UsageError
 from aot.model_file import Stated, ends
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from aot.profile import Triple
 
 _TAKES = "aot quantize takes an .onnx file; aot build takes model.py, x.pt2, x.onnx and prepared artifacts"
-QUANTIZED = ("int8", "fp8")
 _ANY = 2**31 - 1
 """The largest size that a dim of the data may have."""
 _INTEGER = ("ConvInteger", "DynamicQuantizeLinear", "DequantizeLinear", "MatMulInteger", "QuantizeLinear")

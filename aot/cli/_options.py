@@ -105,7 +105,7 @@ precision_option = click.option(
     "--precision",
     type=Named("precision", precisions),
     metavar="NAME",
-    help="fp32, fp16, bf16, int8 or fp8. Default: fp16, or what the recipe says.",
+    help="fp32, fp16, bf16, int8, fp8 or int4 (weights alone). Default: fp16, or what the recipe says.",
 )
 backend_option = click.option(
     "--backend", metavar="NAME", help="tensorrt, tensorrt_rtx or onnxruntime. Default: what fits the target."

@@ -19,8 +19,8 @@ from aot.text import number, size_of, table, took
     "--precision",
     type=_options.Named("precision", _options.precisions_or_auto),
     metavar="NAME",
-    help="fp32, fp16, bf16, int8, fp8, or auto: the fastest of fp16, int8 and fp8 on the GPU that keeps its budget. "
-    "Default: fp16, or what the recipe says.",
+    help="fp32, fp16, bf16, int8, fp8, int4 (weights alone), or auto: the fastest of fp16, int8 and fp8 on the GPU "
+    "that keeps its budget. Default: fp16, or what the recipe says.",
 )
 @click.option(
     "--route",

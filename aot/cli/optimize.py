@@ -41,9 +41,9 @@ class _Bytes(_options.StringType):
     type=_options.Named("precision", _options.precisions),
     metavar="NAME",
     default="fp32",
-    help="What the model will be computed in: fp32 (the default), fp16, bf16, int8 or fp8. It decides which passes "
-    "run: below fp32, masks are made finite; in int8 and fp8, nothing is merged or scaled that would quantize worse. "
-    "Weights keep their dtype: FP32 stays FP32.",
+    help="What the model will be computed in: fp32 (the default), fp16, bf16, int8, fp8 or int4. It decides which "
+    "passes run: below fp32, masks are made finite; in int8, fp8 and int4, nothing is merged or scaled that would "
+    "quantize worse. Weights keep their dtype: FP32 stays FP32.",
 )
 @click.option("--backend", metavar="NAME", help="With --target: attention in the form that it builds best.")
 @click.option("--target", "gpu", metavar="TARGET", help="With --backend: sm89, ...")
@@ -90,6 +90,7 @@ def command(
       aot optimize model.onnx smaller.onnx --explain
       aot optimize model.onnx model.onnx --precision fp16 --verify-passes
     """
+    from aot.config import QUANTIZED
     from aot.form import form_for
     from aot.graph_check import Check
     from aot.optimize_file import optimize_file
@@ -102,7 +103,7 @@ def command(
         Path(source),
         Path(target),
         narrow=precision != "fp32",
-        quantized=precision in ("int8", "fp8"),
+        quantized=precision in QUANTIZED,
         operator=operator,
         without=without,
         check=Check(whole=verify),

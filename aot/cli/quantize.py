@@ -24,7 +24,7 @@ LAYERS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
     "--precision",
     type=_options.Named("precision", _options.precisions),
     metavar="NAME",
-    help="int8, fp8, fp16 or bf16. Default: int8, or what the recipe says.",
+    help="int8, fp8, int4 (weights alone), fp16 or bf16. Default: int8, or what the recipe says.",
 )
 @click.option(
     "--calibration",

@@ -88,13 +88,13 @@ def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float], statistics
     dtypes = {node: _dtype(node) for node, _, _ in original}
 
     if recipe.precision != "fp32":
-        _check(model, recipe)
+        opset = opset_for(model, compute.onnx, form.opset if form else 0)
+        _check(model, recipe, opset)
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
         if seen is not None:
             works += prepare(graph, recipe, seen)
             amax, statistics = seen.amax, seen.statistics
         observed = _observed(amax, statistics)
-        opset = opset_for(model, compute.onnx)
         kept = {n: f"the recipe keeps '{found}' in FP32" for n, _, _ in original if (found := keep.match(n))}
         if compute.name != "fp32":
             islands = find_islands(graph, observed, compute, opset, recipe.keep_fp32, kept)
@@ -132,7 +132,7 @@ def _seen(recipe: Recipe, amax: Mapping[str, float], statistics: Statistics | No
     """What was observed, with the calibrator that chooses anew where weights take over part of a range."""
     if statistics is None:
         return None
-    return Seen(statistics, amax, get(recipe.calibrator).of(recipe))
+    return Seen(statistics, amax, get(recipe.calibrator).of(recipe), QUANTIZED[recipe.precision])
 
 
 def _observed(amax: Mapping[str, float], statistics: Statistics | None) -> Observed:
@@ -173,14 +173,14 @@ def _insist(placed: Placed, recipe: Recipe, kept: Mapping[ir.Node, str]) -> None
         )
 
 
-def _check(model: ir.Model, recipe: Recipe) -> None:
-    opset = model.opset_imports.get("", 0)
+def _check(model: ir.Model, recipe: Recipe, opset: int) -> None:
+    """opset: the one that the graph will declare."""
     form = QUANTIZED.get(recipe.precision)
     if form and opset < form.opset:
         raise GraphError(
             f"{recipe.precision} needs opset {form.opset} or later, the graph has {opset}",
             where="QuantizeLinear and DequantizeLinear",
-            fix="export the model with opset_version=20",
+            fix=f"export the model with opset_version={max(form.opset, 20)}",
         )
     for node in model.graph:
         for value in node.outputs:

@@ -15,7 +15,7 @@ _TYPE = {
 }
 # Since opset 22 convolutions, poolings and activations take BF16. Their semantics at 20 and 21 are the same;
 # only GroupNormalization changed on the way (its scale and bias are per channel since 21).
-BF16_OPSET, _BF16_FROM, _CHANGED = 22, 20, frozenset({"GroupNormalization"})
+BF16_OPSET, _FROM, _CHANGED = 22, 20, frozenset({"GroupNormalization"})
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,17 @@ def slots(node: ir.Node, compute: ir.DataType, opset: int) -> Slots | None:
     return Slots(may(tuple(node.inputs), allowed[0]), may(tuple(node.outputs), allowed[1]))
 
 
-def opset_for(model: ir.Model, compute: ir.DataType) -> int:
-    """The opset the graph should declare: 22 where BF16 needs it and nothing changes meaning, else its own."""
+def opset_for(model: ir.Model, compute: ir.DataType, least: int = 0) -> int:
+    """The opset the graph should declare: `least`, or 22 where BF16 needs it, where nothing changes meaning; else its
+    own."""
     opset = model.opset_imports.get("", 0)
-    if compute != ir.DataType.BFLOAT16 or not _BF16_FROM <= opset < BF16_OPSET:
+    if not _FROM <= opset < BF16_OPSET:
         return opset
     nodes = [n for n in model.graph.all_nodes() if n.domain == ""]
     if any(n.op_type in _CHANGED for n in nodes):
+        return opset
+    opset = max(opset, least)
+    if compute != ir.DataType.BFLOAT16:
         return opset
     gains = any(slots(n, compute, opset) != slots(n, compute, BF16_OPSET) for n in nodes)
     return BF16_OPSET if gains else opset

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from aot.config import QUANTIZED
 from aot.report import choice, search
 from aot.text import number, size_of, sizes, took
 
@@ -178,7 +179,7 @@ def _precision(decisions: Sequence[Mapping[str, Any]], asked: str) -> str:
 
 def kept_wide(decision: Mapping[str, Any], asked: str) -> bool:
     """Whether a node was left wider than it might have been: FP32 in a narrow network, or a layer not quantized."""
-    layer = asked in ("int8", "fp8") and decision["op"] in ("MatMul", "Gemm", "Conv", "ConvTranspose")
+    layer = asked in QUANTIZED and decision["op"] in ("MatMul", "Gemm", "Conv", "ConvTranspose")
     wide = ("fp16", "bf16", "fp32") if layer else ("fp32",)
     return asked != "fp32" and decision["precision"] in wide
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aot.config import QUANTIZED
 from aot.records import MODEL, Exported, Graph
 from aot.run import Run
 
@@ -21,10 +22,10 @@ def surgery(run: Run, exported: Exported, plan: Plan) -> Graph:
     """Run the passes of `aot.passes` over the exported graph.
 
     The result has the same inputs and outputs, unique node names, and the dtype and shape of every value that
-    inference can find. FP16 and BF16 share one result, INT8 and FP8 another. Raises GraphError for a weight that
+    inference can find. FP16 and BF16 share one result, INT8, FP8 and INT4 another. Raises GraphError for a weight that
     holds NaN, and for a pass that changes what the graph computes, which is looked at in a few places of each.
     """
-    narrow, quantized, asked = plan.precision != "fp32", plan.precision in ("int8", "fp8"), plan.surgery
+    narrow, quantized, asked = plan.precision != "fp32", plan.precision in QUANTIZED, plan.surgery
 
     def make(folder: Path) -> Mapping[str, Any]:
         return rewrite(

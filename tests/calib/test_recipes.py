@@ -10,7 +10,7 @@ from aot.config import PRECISIONS, Placement, Recipe, Weights, load
 from aot.content import names
 
 RECIPES = names("calib")
-BUDGETS = {"fp32": 0.9999, "fp16": 0.999, "bf16": 0.995, "int8": 0.95, "fp8": 0.98}
+BUDGETS = {"fp32": 0.9999, "fp16": 0.999, "bf16": 0.995, "int8": 0.95, "fp8": 0.98, "int4": 0.95}
 
 
 def recipe(name: str) -> Recipe:

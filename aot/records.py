@@ -219,8 +219,9 @@ class Repair(Record):
     precisions before and after), operations (its share of all), share (of the outputs' squared error that entered
     there), without ({case, cosine, relative_l2, missed: the reason} when it alone is not kept, or None)}]); keep
     ({layers, fp32}: the recipe's `placement.keep` and `keep` with them); before, after, wide (the same numbers of the
-    graph as it was, with the kept nodes, and with every node wide); low ({precision, before, after}: the share of the multiply-adds in it);
-    candidates, trials (graphs made and compared), exhausted (trials ran out, so that less might do).
+    graph as it was, with the kept nodes, and with every node wide); low ({precision, before, after}: the share of the
+    multiply-adds in it); candidates, trials (graphs made and compared), exhausted (trials ran out, so that less might
+    do).
     """
 
     def applied(self, recipe: Recipe) -> Recipe:
@@ -228,11 +229,3 @@ class Repair(Record):
         keep = self.facts["keep"]
         placement = recipe.placement.model_copy(update={"keep": tuple(keep["layers"])})
         return recipe.model_copy(update={"keep": tuple(keep["fp32"]), "placement": placement})
-
-    def said(self) -> str:
-        """What came of the search, in one sentence."""
-        kept, facts = self.facts["kept"], self.facts
-        if not facts["met"]:
-            return f"the budget is missed and no choice of nodes to keep wide can meet it: {facts['why']}"
-        nodes = ", ".join(f"{one['node']} ({one['op']}) in {one['kept']}" for one in kept)
-        return f"kept wide so that the budget holds: {nodes}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from aot.cli import _options
 from aot.cli._progress import reporter
+from aot.report import search
 from aot.text import number, size_of, table, took
 
 
@@ -139,10 +140,10 @@ def describe(summary: Mapping[str, Any]) -> str:
         from aot.report.choice import paragraph as chosen
 
         lines += ["", *chosen(summary["choice"])]
+    shown: Sequence[str] = ()
     if summary["search"]:
-        from aot.report.search import paragraph
-
-        lines += ["", *paragraph(summary["search"])]
+        lines += ["", *search.paragraph(summary["search"])]
+        shown = search.sentences(summary["search"])
     if summary["engines"]:
         rows = [
             (
@@ -167,8 +168,9 @@ def describe(summary: Mapping[str, Any]) -> str:
                 "  or build an RTX engine here, e.g. for sm89:",
                 f"    aot build {summary['artifact']} --target sm89{named}",
             ]
-    if summary["warnings"]:
-        lines += ["", *(f"  warning: {warning}" for warning in summary["warnings"])]
+    warnings = [f"  warning: {warning}" for warning in summary["warnings"] if warning not in shown]
+    if warnings:
+        lines += ["", *warnings]
     if not summary["accepted"]:
         lines += ["", "  not accepted:", *(f"    {reason}" for reason in summary["reasons"])]
     return "\n".join(lines)

@@ -36,6 +36,24 @@ def rows(search: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return found
 
 
+def sentences(search: Mapping[str, Any]) -> list[str]:
+    """The same as sentences: one a node, then what it comes to; where no choice is enough, why."""
+    if not search["met"]:
+        missed = said(search["before"])
+        return [f"the budget is missed ({missed}), and no choice of nodes to keep wide can meet it: {search['why']}"]
+    found = []
+    for row in rows(search):
+        node, op, _, precision, module, source, without, *_, cost = row
+        place = ", ".join(
+            part for part in (f"module '{module}'" if module != "-" else "", source) if part not in ("", "-")
+        )
+        where = f"node '{node}' ({op})" + (f", {place}" if place else "")
+        found.append(
+            f"kept in {precision} so that the budget holds: {where}; without it {without}; {cost} of all operations"
+        )
+    return [*found, *tail(search)]
+
+
 def said(numbers: Mapping[str, Any]) -> str:
     """Cosine and relative L2; where these are of what is left finite, the reason why the budget is missed."""
     if _is_lost(numbers):
@@ -84,9 +102,10 @@ def paragraph(search: Mapping[str, Any]) -> Sequence[str]:
         ]
     narrow = [(*row[:6], row[6], row[9]) for row in rows(search)]
     head = (*HEAD[:6], HEAD[6], HEAD[9])
+    count = "one node is" if len(narrow) == 1 else f"{len(narrow)} nodes are"
     trials = f"{search['trials']} sets of nodes tried"
     return [
-        f"  as asked for the budget is missed ({missed}); {len(narrow)} nodes are kept wide for it ({trials}):",
+        f"  as asked for the budget is missed ({missed}); {count} kept wide for it ({trials}):",
         table([head, *narrow], indent="    "),
         *(f"    {line}" for line in tail(search)),
     ]

@@ -25,6 +25,7 @@ from aot.artifact_write import Contents, is_accepted, is_current, write
 from aot.config import AUTO_PRECISION
 from aot.profile import as_json
 from aot.records import Engine, Record, Report
+from aot.report.search import sentences
 from aot.run import Run, StageTime
 from aot.stages.verify import rejudge
 from aot.store import FACTS, digest
@@ -105,7 +106,7 @@ def summarize(
     """What `aot build --json` prints, without the artifact's own path."""
     final = prepared.final.facts
     checked = prepared.checked.facts
-    warnings = [*([prepared.search.said()] if prepared.search is not None else []), *final.get("warnings", ())]
+    warnings = [*(sentences(prepared.search.facts) if prepared.search is not None else []), *final.get("warnings", ())]
     for report in [prepared.checked, *(report for _, report in built)]:
         warnings += [notice for notice in report.facts["notices"] if notice not in warnings]
     rows = []

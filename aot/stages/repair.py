@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.config import Recipe
 from aot.records import Graph, QuantizedGraph, Ranges, References, Repair, Report
+from aot.report.search import sentences
 from aot.run import Run
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def repair(
         tools=("onnx", "onnx-ir", "onnxruntime", "numpy", "ml_dtypes", "polygraphy"),
         detail=f"what to keep wide: {checked.facts['reasons'][0]}",
     )
-    run.progress.warn(record.said())
+    for sentence in sentences(record.facts):
+        run.progress.warn(sentence)
     return record
 
 

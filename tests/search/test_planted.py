@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from aot.config import Budget, Recipe
+from aot.report.search import sentences
 from tests.search.planted import Array, Planted, quantized
 
 WIDTH = 48
@@ -141,4 +142,6 @@ def test_when_no_set_of_nodes_is_enough_it_says_so_with_the_numbers(tmp_path: Pa
     assert found.facts["why"].startswith("even with every node in fp32, case 'c")
     assert "cosine" in found.facts["why"]
     assert found.applied(planted.recipe) == planted.recipe
-    assert "no choice of nodes to keep wide can meet it" in found.said()
+    [sentence] = sentences(found.facts)
+    assert "no choice of nodes to keep wide can meet it" in sentence
+    assert "even with every node in fp32" in sentence

@@ -15,6 +15,8 @@ from typing import Any
 
 from _result import ROOT
 
+from calibration import tools
+
 CACHE = ROOT / "build/calibration"
 MODELOPT = CACHE / "modelopt/bin/python"
 TIMEOUT = 900.0
@@ -39,8 +41,21 @@ def made(model: str) -> Path:
     return folder
 
 
+def quantize(table: str, tool: str, folder: Path, target: Path) -> dict[str, Any]:
+    """One run of a tool of `calibration.tools` over a folder of `made`; see `calibration.quantizing`.
+
+    peak: with its children. Raises NoResultError.
+    """
+    python = MODELOPT if getattr(tools, table)[tool].apart else None
+    if python is not None and not python.exists():
+        raise NoResultError("ModelOpt's environment is not there: make bench-calibration")
+    given = (table, tool, folder / "model.onnx", folder / "calibration", target)
+    found, peak = run("calibration.quantizing", *given, python=python)
+    return {**found, "peak": max(found["peak"], peak)}
+
+
 def run(module: str, *arguments: str | Path, python: Path | None = None) -> tuple[Any, int]:
-    """What `python -m MODULE ARGUMENTS...` prints, as data, and the most bytes resident in it and its children together.
+    """What `python -m MODULE ARGUMENTS...` prints, as data, and the most bytes resident in it and its children.
 
     Raises NoResultError where it ends in any other way.
     """

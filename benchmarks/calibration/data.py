@@ -81,7 +81,9 @@ def files(_: Path) -> Batches:
     found: list[Path] = []
     for suffix in suffixes:
         for root in roots:
-            paths = (path for path in sorted(root.glob(f"**/*.{suffix}")) if ".venv" not in path.relative_to(root).parts)
+            paths = (
+                path for path in sorted(root.glob(f"**/*.{suffix}")) if ".venv" not in path.relative_to(root).parts
+            )
             found += [path for path, _ in zip(paths, range(8), strict=False) if path.stat().st_size >= 8]
     random.Random(0).shuffle(found)
     rows = [_ends(path) for path in found[:128]]
@@ -90,7 +92,7 @@ def files(_: Path) -> Batches:
 
 
 def sounds(name: str, samples: int, batch: int, count: int, trailing: bool = False) -> Callable[[Path], Batches]:
-    """Made speech of 16 kHz as input `name`, [batch, samples] (`trailing`: and an axis of 1); another voice each row."""
+    """Made speech of 16 kHz as input `name`, [batch, samples] (`trailing`: and 1); another voice each row."""
 
     def made(_: Path) -> Batches:
         rows = [speech(seed, samples) for seed in range(2 * count)]
@@ -148,7 +150,9 @@ def speech(seed: int, samples: int) -> Array:
         near = np.exp(-(((harmonics[:, None] * pitch - vowels[drawn.integers(5)]) / 150) ** 2)).sum(1) + 0.01
         envelope = np.sin(np.pi * (np.arange(len(time)) + 1) / (length + 1))
         voiced = drawn.random() > 0.25
-        sound[start : start + len(time)] = voiced * envelope * (near[:, None] * np.sin(harmonics[:, None] * phase)).sum(0)
+        sound[start : start + len(time)] = (
+            voiced * envelope * (near[:, None] * np.sin(harmonics[:, None] * phase)).sum(0)
+        )
         start += length
     sound = sound / max(float(np.abs(sound).max()), 1e-6)
     sound += drawn.standard_normal(samples) * 10 ** (-drawn.uniform(10, 40) / 20)

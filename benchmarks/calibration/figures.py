@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from calibration.data import Arrays, example
 
 Outputs = Mapping[str, Any]

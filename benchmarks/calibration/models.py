@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from calibration import data, figures
-from calibration.figures import Figure
 from surgery.models import IMAGE, Exported, Packaged, batch, vision
 from surgery.models import MODELS as KNOWN
 
 from aot import Input
+from calibration import data, figures
+from calibration.figures import Figure
 
 if TYPE_CHECKING:
     import torch

@@ -80,9 +80,12 @@ def _outputs(path: Path) -> tuple[str, ...]:
 
 def _rows(pair: SideBySide, sums: Mapping[str, Sums], outputs: tuple[str, ...]) -> tuple[LayerError, ...]:
     pairs = pair.pairing.pairs
+    read = {name for one in pairs for name in one.reads}
+    # Where no output is a float (an index, a mask), what it is made of stands for it.
+    ends = [one.value for one in pairs if one.value in outputs] or [p.value for p in pairs if p.value not in read]
     found = shares(
         [Source(p.value, p.op, p.reads, sums[p.value].first, sums[p.value].error, sums[p.value].added) for p in pairs],
-        outputs,
+        ends,
     )
     rows = []
     for one in pairs:

@@ -176,6 +176,13 @@ def test_masked_scores_are_left_out(tmp_path: Path) -> None:
     assert found["k"].share == pytest.approx(1)
 
 
+def test_where_the_output_is_an_index_what_it_is_taken_from_stands_for_it(tmp_path: Path) -> None:
+    body = "g (float[n,4] x) => (int64[n,1] y) { s = Mul(x, f) t = Neg(s) y = ArgMax<axis=1>(t) }"
+    one, two = (graph(body, f=np.asarray(factor, np.float32)) for factor in (1.0, 1.5))
+    found = rows(layers(one, two, tmp_path, np.array([[1, 2, 3, 4]], np.float32)))
+    assert {value: row.share for value, row in found.items()} == pytest.approx({"s": 1.0, "t": 0.0})
+
+
 def test_bf16_rounds_to_eight_bits(tmp_path: Path) -> None:
     model = graph("g (float[n,4] x) => (float[n,4] y) { s = Mul(x, x) y = Neg(s) }")
     x = np.array([[1.1, 2.3, 3.7, 0.9]], np.float32)

@@ -106,3 +106,40 @@ def test_bfloat16_inputs_travel_as_their_bytes(monkeypatch: pytest.MonkeyPatch) 
 def test_what_the_engine_does_not_take(monkeypatch: pytest.MonkeyPatch, inputs: Any, says: str) -> None:
     with opened(monkeypatch) as session, pytest.raises(EngineError, match=says):
         session(inputs)
+
+
+class TestStopwatch:
+    class Context:
+        """Refuses once `enough` runs were started."""
+
+        def __init__(self, enough: int) -> None:
+            self.started: list[int] = []
+            self.enough = enough
+
+        def execute_async_v3(self, stream: int) -> bool:
+            self.started.append(stream)
+            return len(self.started) <= self.enough
+
+    class Stream:
+        ptr = 42
+        waits = 0
+
+        def synchronize(self) -> None:
+            self.waits += 1
+
+    def test_runs_follow_each_other_on_the_gpu_and_are_waited_for_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with opened(monkeypatch) as session:
+            session._runner.context, session._runner.stream = self.Context(100), self.Stream()
+            run = session.stopwatch({"x": np.zeros((8, 2), np.float32)})
+            placed = list(session._runner.calls)
+            assert run(5) > 0
+        assert placed == ["activate", 1, {"x": ((8, 2), "float32")}]  # the profile of these sizes, inputs copied once
+        assert session._runner.context.started == [42] * 5
+        assert session._runner.stream.waits == 1
+
+    def test_an_engine_that_stops_running_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with opened(monkeypatch) as session:
+            session._runner.context, session._runner.stream = self.Context(2), self.Stream()
+            run = session.stopwatch({"x": np.zeros((1, 2), np.float32)})
+            with pytest.raises(EngineError, match="does not run"):
+                run(3)

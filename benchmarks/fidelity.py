@@ -5,8 +5,8 @@
 Each tool quantizes each model that has trained weights from the same batches, in a process of its own. A row has the
 least cosine and the largest relative L2 of the outputs against the model in FP32, the model's own figure, and how many
 layers are quantized and how many stay wide. Needs what `make bench-calibration` installs; what cannot run is listed
-with its reason. Writes benchmarks/results/calib-fidelity.json and the table of benchmarks/README.md; exit code 1 where a
-peer is closer with as few wide layers, or a floor is missed.
+with its reason. Writes benchmarks/results/calib-fidelity.json and the tables of benchmarks/README.md; exit code 1
+where a peer is closer with as few wide layers, or a floor is missed.
 """
 
 from __future__ import annotations

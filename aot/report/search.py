@@ -44,12 +44,10 @@ def sentences(search: Mapping[str, Any]) -> list[str]:
     found = []
     for row in rows(search):
         node, op, _, precision, module, source, without, *_, cost = row
-        place = ", ".join(
-            part for part in (f"module '{module}'" if module != "-" else "", source) if part not in ("", "-")
-        )
-        where = f"node '{node}' ({op})" + (f", {place}" if place else "")
+        parts = [f"node '{node}' ({op})", *([f"module '{module}'"] if module != "-" else [])]
+        place = ", ".join([*parts, *([source] if source != "-" else [])])
         found.append(
-            f"kept in {precision} so that the budget holds: {where}; without it {without}; {cost} of all operations"
+            f"kept in {precision} so that the budget holds: {place}; without it {without}; {cost} of all operations"
         )
     return [*found, *tail(search)]
 
@@ -100,12 +98,12 @@ def paragraph(search: Mapping[str, Any]) -> Sequence[str]:
             f"  as asked for the budget is missed ({missed}), and no choice of nodes to keep wide can meet it:",
             f"    {search['why']}",
         ]
-    narrow = [(*row[:6], row[6], row[9]) for row in rows(search)]
-    head = (*HEAD[:6], HEAD[6], HEAD[9])
-    count = "one node is" if len(narrow) == 1 else f"{len(narrow)} nodes are"
+    found = rows(search)
+    brief = [(*row[:-3], row[-1]) for row in (HEAD, *found)]  # what is gained follows from the rest
+    count = "one node is" if len(found) == 1 else f"{len(found)} nodes are"
     trials = f"{search['trials']} sets of nodes tried"
     return [
         f"  as asked for the budget is missed ({missed}); {count} kept wide for it ({trials}):",
-        table([head, *narrow], indent="    "),
+        table(brief, indent="    "),
         *(f"    {line}" for line in tail(search)),
     ]

@@ -56,7 +56,7 @@ LAYERS: dict[str, tuple[str, dict[str, Array], dict[str, Array]]] = {
 def quantized(layer: str, **weights: Any) -> tuple[ir.Model, Outcome, Array, dict[str, Array]]:
     """Weights alone in INT8 with one scale, so that the error of the output is that of the weights, and not small."""
     body, constants, feeds = LAYERS[layer]
-    model = graph(f"g {body}", **constants)
+    model = graph(f"g {body}", 20, **constants)
     reference, seen = outputs(model, feeds)[0], statistics(model, [feeds])
     settings = {
         "precision": "int8",
@@ -100,7 +100,7 @@ def test_a_shared_bias_is_corrected_for_one_reader() -> None:
     """Two layers that the exporter gave one zero bias."""
     body = "(float[b, 32] x) => (float[b, 24] y, float[b, 24] z) { y = Gemm(x, w, c)  z = Gemm(x, v, c) }"
     constants = {"w": normal(32, 24), "v": normal(32, 24), "c": np.zeros(24, np.float32)}
-    model = graph(f"g {body}", **constants)
+    model = graph(f"g {body}", 20, **constants)
     reference, seen = outputs(model, ROWS), statistics(model, [ROWS])
     settings = {
         "precision": "int8",

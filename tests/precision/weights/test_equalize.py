@@ -31,6 +31,7 @@ def chain(between: str = "a = Relu(c)", attributes: str = "", second: tuple[int,
     return graph(
         f"""g (float[b, 16, 9, 9] x) => (float[b, {second[0]}, h, k] y) {{
             c = Conv <pads = [1, 1, 1, 1]> (x, w, b1)  {between}  y = Conv {attributes} (a, v, b2) }}""",
+        20,
         w=normal(16, 16, 3, 3) * SCALES[:, None, None, None],
         b1=normal(16) * SCALES,
         v=v / SCALES.reshape(shape),

@@ -47,7 +47,8 @@ def pictures(name: str) -> Callable[[Path], Batches]:
 
     def made(_: Path) -> Batches:
         model = example("mobilenet")
-        kept, held = [], []
+        kept: list[Array] = []
+        held: list[Array] = []
         for index, picture in enumerate(model["PICTURES"]):
             pixels = model["picture"](picture)
             into = held if index % EVERY == EVERY - 1 else kept

@@ -22,11 +22,11 @@ class Figure:
     of: Callable[[Run, Sequence[Arrays], Sequence[Outputs]], float]
 
 
-def _own(folder: str, metric: str) -> Callable[[Run, Sequence[Arrays], Sequence[Outputs]], float]:
-    """The metric that an example declares."""
+def _own(folder: str, metric: str, output: str) -> Callable[[Run, Sequence[Arrays], Sequence[Outputs]], float]:
+    """The metric that an example declares, which knows the only output as `output`."""
 
     def of(run: Run, _: Sequence[Arrays], __: Sequence[Outputs]) -> float:
-        return float(example(folder)[metric](lambda **inputs: run(inputs)))
+        return float(example(folder)[metric](lambda **inputs: {output: next(iter(run(inputs).values()))}))
 
     return of
 
@@ -86,8 +86,8 @@ def _error() -> Callable[[Run, Sequence[Arrays], Sequence[Outputs]], float]:
     return of
 
 
-SENTENCES = Figure("rank correlation with grades", _own("minilm", "spearman"))
-VIEWS = Figure("same object over others, cosine", _own("mobilenet", "same_object"))
+SENTENCES = Figure("rank correlation with grades", _own("minilm", "spearman", "embedding"))
+VIEWS = Figure("same object over others, cosine", _own("mobilenet", "same_object", "features"))
 TEXT_AREA = Figure("text area, IoU with FP32", _compared(0, _overlap(0.3)))
 CHARACTERS = Figure("characters as FP32", _compared(0, _same_top(blank=0)))
 FILE_TYPE = Figure("file types as FP32", _compared(0, _same_top()))

@@ -81,15 +81,17 @@ def quantize_file(
     *,
     data: str | None = None,
     dims: Mapping[str, Triple] | None = None,
+    workers: int = 1,
     optimize: bool = True,
     compare: bool = True,
     progress: Progress | None = None,
 ) -> Quantized:
     """Write `source`, in the precision of `recipe`, as `target`; both may be the same file.
 
-    data: as `aot.quantize_data.read` takes it; None: generated inputs, whose dynamic dims `dims` bounds. optimize: the
-    passes of `aot.passes` first, since placement knows layers and attention in the form that they make. compare: every
-    fourth batch is held out, and the result compared with `source` on it; else all batches are calibrated on.
+    data: as `aot.quantize_data.read` takes it; None: generated inputs, whose dynamic dims `dims` bounds. workers:
+    processes that share the calibration batches. optimize: the passes of `aot.passes` first, since placement knows
+    layers and attention in the form that they make. compare: every fourth batch is held out, and the result compared
+    with `source` on it; else all batches are calibrated on.
     Inputs, outputs and metadata stay; an opset before 20 is raised to it. For how the file is written see
     `aot.optimize_file.optimize_file`.
 
@@ -120,7 +122,7 @@ def quantize_file(
             _optimize(model, recipe, progress)
         graph = folder / MODEL
         ir.save(model, graph, external_data=f"{MODEL}.data")
-        outcome, spent = _quantized(model, graph, batches, recipe, progress)
+        outcome, spent = _quantized(model, graph, batches, recipe, workers, progress)
         model_file.restore(model, stated)
         after = _count(model)
         left = model_file.left_behind(source, target)
@@ -250,7 +252,9 @@ def _optimize(model: ir.Model, recipe: Recipe, progress: Progress) -> None:
     optimize(model, narrow=True, quantized=recipe.precision in QUANTIZED, check=Check())
 
 
-def _quantized(model: ir.Model, graph: Path, data: Data, recipe: Recipe, progress: Progress) -> tuple[Outcome, float]:
+def _quantized(
+    model: ir.Model, graph: Path, data: Data, recipe: Recipe, workers: int, progress: Progress
+) -> tuple[Outcome, float]:
     """Calibrate on the file `graph`, which is `model`, and change the model as the recipe says.
 
     Returns what was decided, and the seconds of calibration.
@@ -262,7 +266,7 @@ def _quantized(model: ir.Model, graph: Path, data: Data, recipe: Recipe, progres
     calibrator = get(recipe.calibrator).of(recipe) if recipe.precision in QUANTIZED else get("max")()
     progress.stage("calibrate", f"{len(data.facts['calibration'])} batches")
     started = time.perf_counter()
-    statistics = observe(graph, data, needed(recipe), progress)
+    statistics = observe(graph, data, needed(recipe), progress, workers=workers)
     amax = choose(calibrator, statistics)
     spent = time.perf_counter() - started
     progress.stage("quantize")

@@ -45,6 +45,13 @@ LAYERS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
     help="The range of a dynamic dimension, or of an integer input's values, for generated inputs. Repeatable.",
 )
 @click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Processes that share the calibration batches, each with a copy of the model. Default: 1.",
+)
+@click.option(
     "--optimize/--no-optimize",
     default=True,
     help="Run the passes of `aot optimize` first (the default): ranges and Q/DQ are placed for the graph they make.",
@@ -63,6 +70,7 @@ def command(
     calibration: str | None,
     data: str | None,
     dims: tuple[str, ...],
+    workers: int,
     optimize: bool,
     compare: bool,
     explain: bool,
@@ -98,6 +106,7 @@ def command(
             recipe,
             data=data,
             dims=_options.dims(dims),
+            workers=workers,
             optimize=optimize,
             compare=compare,
             progress=progress,

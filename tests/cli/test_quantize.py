@@ -216,6 +216,16 @@ class TestData:
         assert found == [found[0]] * 4
         assert found[0][0] == pytest.approx(np.abs(data["x"][:24]).max() / 127, rel=1e-6)
 
+    def test_workers_change_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        source, recipe, data = given(tmp_path / "in.onnx"), exact(tmp_path / "e.yaml"), npz(tmp_path / "d.npz")
+        found = []
+        for workers in (1, 2):
+            target = tmp_path / f"{workers}.onnx"
+            quantize(capsys, source, target, "--calibration", recipe, "--data", data, "--workers", workers)
+            found.append(self.ranges(target))
+        assert found[0] == found[1]
+        assert "--workers" in refused(capsys, source, target, "--workers", "0")["what"]
+
     def test_without_any_inputs_are_generated_and_a_warning_says_so(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

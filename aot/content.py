@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +25,15 @@ def names(kind: Kind, project: Path | None = None) -> dict[str, Path]:
             files = sorted((root / kind).glob(f"*{_SUFFIX[kind]}"))
             found.update({p.stem: p for p in files if not p.stem.startswith("_")})
     return found
+
+
+def plugin_digest(project: Path) -> str:
+    """SHA-256 over every plugin that a model of the project may use, helper modules beside them included."""
+    total = hashlib.sha256()
+    for root in (BUILTIN, project):
+        for path in sorted((root / "plugins").rglob("*.py")):
+            total.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return total.hexdigest()
 
 
 def find(kind: Kind, name: str, project: Path | None = None) -> Path:

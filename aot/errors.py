@@ -5,6 +5,7 @@
     ├── DeclarationError          model.py: what it declares, or does not
     ├── ExportError               torch.export or torch.onnx could not keep what was promised
     ├── GraphError                a node of the ONNX graph
+    ├── PluginError               a plugin's file
     ├── CalibrationError          calibration data or the ranges found in it
     ├── ProfileError              an optimization profile
     ├── TargetError               what a backend cannot do for a target, found before any work
@@ -71,6 +72,10 @@ class ExportError(AotError):
 
 class GraphError(AotError):
     """A node of the ONNX graph."""
+
+
+class PluginError(AotError):
+    """A plugin's file: what it declares, or does not, and what its functions do."""
 
 
 class CalibrationError(AotError):

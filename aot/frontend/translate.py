@@ -16,7 +16,7 @@ import torch
 from aot import origins as origins_of
 from aot.errors import ExportError
 from aot.frontend import origins
-from aot.frontend.bridge import TRANSLATIONS
+from aot.frontend.bridge import TRANSLATIONS, plugin_nodes
 from aot.frontend.bridge.rewrite import rewritten
 from aot.frontend.call import tensor_inputs
 from aot.frontend.quiet import silenced
@@ -28,10 +28,12 @@ OPSET = 20
 def translated(program: torch.export.ExportedProgram, project: Path | None = None) -> ir.Model:
     """The program as an ONNX model of opset OPSET, every node with its origin; `project`: see `origins.write`.
 
-    Raises ExportError for an op without translation.
+    Raises ExportError for an op without translation, PluginError for a plugin that is broken.
     """
 
-    program = silenced(partial(rewritten, program))
+    plugins = plugin_nodes.Plugins(project)
+    program = silenced(partial(rewritten, program, plugins.implement))
+    own = plugins.translations(program)
 
     def translate() -> Any:
         with torch.no_grad(), warnings.catch_warnings():
@@ -41,7 +43,7 @@ def translated(program: torch.export.ExportedProgram, project: Path | None = Non
                 dynamo=True,
                 opset_version=OPSET,
                 input_names=tensor_inputs(program),
-                custom_translation_table=TRANSLATIONS,
+                custom_translation_table={**TRANSLATIONS, **own},
                 optimize=False,  # before origins are written it would lose some
                 verbose=False,
             )
@@ -63,6 +65,7 @@ def translated(program: torch.export.ExportedProgram, project: Path | None = Non
             f"torch.onnx wrote opset {model.opset_imports.get('')} instead of {OPSET}",
             fix="install torch 2.11 or later",
         )
+    plugins.attach_functions(model, translated)
     return model
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot import arrays, batches, toolchain, trace
 from aot.config import Precision, Request
+from aot.content import plugin_digest
 from aot.declaration import ModelSpec
 from aot.decorator import Declaration
 from aot.errors import CalibrationError, DeclarationError, StoreError
@@ -58,7 +59,8 @@ class Declared(Source):
         self._record = self._recalled(request.fresh) or self._look()
         self.spec = narrowed(ModelSpec.from_json(self._record["spec"]), request.dims)
         batches.refuse_huge(self.spec)
-        self.key = digest([trace.key(self._record["model"], self.project), self.spec.to_json()])
+        plugins = plugin_digest(self.project)
+        self.key = digest([trace.key(self._record["model"], self.project), self.spec.to_json(), plugins])
 
     def _recalled(self, fresh: bool) -> dict[str, Any] | None:
         """The record of the files as they are now. Several are kept, so that going back costs nothing either."""

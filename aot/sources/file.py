@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aot import toolchain, trace
 from aot.batches import refuse_huge
 from aot.config import Request
+from aot.content import plugin_digest
 from aot.declaration import DTYPES, Input, ModelSpec
 from aot.errors import GraphError
 from aot.run import Run, StageTime
@@ -86,7 +87,8 @@ class FileSource(Source):
         }
         self.spec = ModelSpec(identifier(self.path.stem), inputs)
         refuse_huge(self.spec)
-        self.key = digest([trace.key(record["model"], self.path.parent), self.spec.to_json()])
+        plugins = plugin_digest(self.project)
+        self.key = digest([trace.key(record["model"], self.path.parent), self.spec.to_json(), plugins])
 
     def _check(self, tensor: Tensor) -> None:
         if tensor.dtype not in DTYPES:

@@ -103,6 +103,11 @@ def enter(where: Place) -> None:
     importlib.invalidate_caches()
 
 
+def current() -> Path:
+    """The folder of the model that is loaded, or where Python looks first: whose `plugins/` a model's code means."""
+    return Path(_current or sys.path[0] or ".")
+
+
 def _under(file: str | None, folder: str | None) -> bool:
     return file is not None and os.path.abspath(file).startswith(f"{folder}{os.sep}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,15 +21,17 @@ class _Declined(Exception):
     """The op's own translation is right for these arguments."""
 
 
-def rewritten(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def rewritten(
+    program: torch.export.ExportedProgram, kept: Callable[[object], bool] = lambda _: False
+) -> torch.export.ExportedProgram:
     """The program with our rewrites in place, over the same weights; the given one is left as it is.
 
-    Raises ExportError for an operator that takes functions and has no translation, and for what a rewrite does not
-    cover, with the line.
+    kept: which custom operators stay, though their implementation could take their place. Raises ExportError for an
+    operator that takes functions and has no translation, and for what a rewrite does not cover, with the line.
     """
     program = copied(program)
     for module in _modules(program):
-        _expand_custom(module.graph)
+        _expand_custom(module.graph, kept)
         _copy_out(module.graph)
     if pairs.touches(program):
         program = pairs.paired(program)
@@ -102,12 +105,12 @@ def _refusal(what: str, node: torch.fx.Node) -> ExportError:
     )
 
 
-def _expand_custom(graph: torch.fx.Graph) -> None:
-    """Custom operators by their implementations, those within them too."""
+def _expand_custom(graph: torch.fx.Graph, kept: Callable[[object], bool]) -> None:
+    """Custom operators by their implementations, those within them too, but for those that are kept."""
     seen: set[torch.fx.Node] = set()
     while due := [n for n in graph.nodes if n.op == "call_function" and n.target not in TRANSLATIONS and n not in seen]:
         seen.update(due)
-        bodies = [(node, custom.body(node.target)) for node in due]
+        bodies = [(node, custom.body(node.target)) for node in due if not kept(node.target)]
         if not any([custom.expanded(node, body) for node, body in bodies if body is not None]):
             break
 

@@ -15,11 +15,11 @@ import numpy as np
 import onnx
 import pytest
 
+from aot import artifact, toolchain
 from aot import backend as backends
-from aot import toolchain
 from aot.backends.tensorrt import TensorRt
 from aot.config import Request, parse
-from aot.errors import EngineError, TargetError, UsageError
+from aot.errors import ArtifactError, EngineError, TargetError, UsageError
 from aot.pipeline import build
 from aot.progress import Silent
 from aot.stages.package import Result
@@ -166,8 +166,7 @@ class TestWhatIsOut:
         found = outs(result)
         assert found["fp16"] is None
         for narrow in ("int8", "fp8"):
-            assert found[narrow] is not None
-            assert found[narrow].startswith("the graph misses the budget: ")
+            assert str(found[narrow]).startswith("the graph misses the budget: ")
         assert result.summary["choice"]["reason"].startswith("nothing else can be taken; int8 is out: ")
         assert not [name for name in names(result) if name == "time" or name.endswith(("sm90 int8", "sm90 fp8"))]
 
@@ -240,6 +239,28 @@ class TestInTwoHalves:
             ops = {node.op_type for node in onnx.load(prepared / f"candidates/{precision}/graph/model.onnx").graph.node}
             assert "QuantizeLinear" in ops
         assert not list(prepared.glob("candidates/*/references"))
+
+    @pytest.mark.parametrize(
+        ("place", "value"),
+        [
+            (("choice",), {"precision": "fp16"}),
+            (("choice", "candidates", 0, "precision"), "fp9"),
+            (("candidates", 0, "plan", "precision"), "../.."),
+            (("candidates", 1, "graph", "facts"), {}),
+            (("candidates", 1, "checked", "key"), "short"),
+            (("candidates", 0, "plan", "profiles"), [{"length": [1, 2, 3]}]),
+        ],
+    )
+    def test_a_damaged_manifest_is_refused(self, prepared: Path, place: Sequence[Any], value: Any) -> None:
+        data = json.loads((prepared / "manifest.json").read_text())
+        inner = data
+        for step in place[:-1]:
+            inner = inner[step]
+        inner[place[-1]] = value
+        (prepared / "manifest.json").write_text(json.dumps(data))
+
+        with pytest.raises(ArtifactError):
+            artifact.load(str(prepared))
 
     @pytest.mark.parametrize("precision", [None, "auto"])
     def test_the_choice_is_made_where_the_gpu_is(

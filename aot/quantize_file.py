@@ -101,12 +101,13 @@ def quantize_file(
     import onnx_ir as ir
 
     from aot import quantize_data
+    from aot.batches import refuse_huge
     from aot.stages.collect import generated
 
     progress = progress or Silent()
     started = time.perf_counter()
     if recipe.precision == "fp32":
-        raise UsageError("fp32 quantizes nothing", where="--precision fp32", fix="int8, fp8, fp16 or bf16")
+        raise UsageError("fp32 quantizes nothing", where="--precision fp32", fix="int8, fp8, int4, fp16 or bf16")
     model_file.check_source(source, _TAKES)
     model_file.check_place(source, target)
     progress.stage("load")
@@ -115,6 +116,7 @@ def quantize_file(
     spec = _spec(model, source, data is not None, dims or {})
     given = generated(spec) if data is None else quantize_data.read(data, spec)
     if data is None:
+        refuse_huge(spec)
         progress.warn("no data is given: ranges come from generated inputs and may not fit real ones; give --data")
     with model_file.workplace(target) as folder:
         batches = _collected(folder, spec, given, compare, progress)

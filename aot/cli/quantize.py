@@ -127,6 +127,8 @@ def command(
 
 def describe(found: Mapping[str, Any], explain: bool) -> str:
     """The answer for people, in 100 columns."""
+    from aot.config import QUANTIZED
+
     nodes, seen, quantized = found["nodes"], found["calibration"], found["quantized"]
     layers = [one for one in found["decisions"] if one["op"] in LAYERS]
     wide = sum(one["precision"] != found["precision"] for one in layers)
@@ -138,7 +140,7 @@ def describe(found: Mapping[str, Any], explain: bool) -> str:
         f"  calibrated on {_batches(seen['batches'])}{' of generated inputs' if seen['generated'] else ''} in "
         f"{seen['seconds']:.1f} s, by {seen['calibrator']}",
     ]
-    if quantized["qdq"]:
+    if found["precision"] in QUANTIZED:
         lines.append(f"  {found['precision']}: {ops}; {wide} of {len(layers)} layers stay wide")
     if found["cosine"] is not None:
         held = f"{_batches(seen['heldout'])} held out" if seen["heldout"] else "the same batches"

@@ -369,6 +369,19 @@ class TestModels:
             assert cli.call(["quantize", str(tmp_path / name), str(tmp_path / "o.onnx"), "--json"]) == 2
             assert json.loads(capsys.readouterr().out)["error"]["what"].startswith(what)
 
+    def test_one_without_layers_says_that_nothing_is_quantized(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        text = """<ir_version: 8, opset_import: ["" : 20]> g (float[2] x) => (float[2] y) { y = Relu(x) }"""
+        source = given(tmp_path / "in.onnx", onnx.parser.parse_model(text))
+        assert cli.call(["quantize", str(source), str(tmp_path / "out.onnx")]) == 0
+        assert "int8: no layers; 0 of 0 layers stay wide" in capsys.readouterr().out
+
+    def test_inputs_too_large_to_make_are_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        source = given(tmp_path / "in.onnx")
+        error = refused(capsys, source, tmp_path / "o.onnx", "--dim", "batch=1:1000000000:2000000000")
+        assert error["what"].startswith("input 'x' takes 128,000,000,000 bytes")
+
     def test_fp32_quantizes_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         error = refused(capsys, given(tmp_path / "in.onnx"), tmp_path / "o.onnx", "--precision", "fp32")
         assert error["what"] == "fp32 quantizes nothing"

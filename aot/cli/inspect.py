@@ -9,6 +9,7 @@ import click
 
 from aot.cli import _options
 from aot.structure import shown
+from aot.report.search import paragraph
 from aot.text import number, size_of, table
 
 
@@ -41,6 +42,7 @@ def command(artifact: str, nodes: bool, as_json: bool) -> int:
         "nodes": {"exported": manifest.exported_nodes, "final": graph.get("nodes")},
         "quantized": {"ops": graph.get("ops", {}), "qdq": graph.get("qdq", 0)},
         "verification": {k: v for k, v in manifest.records.checked.facts.items() if k != "budget"},
+        "search": None if manifest.records.search is None else manifest.records.search.facts,
         "engines": [
             {**part.engine.facts, "cosine": part.report.facts.get("cosine"), "reason": part.report.facts.get("reason")}
             for part in manifest.engines
@@ -93,6 +95,8 @@ def describe(data: dict[str, Any], decisions: list[dict[str, Any]], nodes: bool)
         gpu = half["machine"]["gpu"]["name"] if half["machine"].get("gpu") else half["machine"].get("cpu")
         facts.append((" and ".join(half["did"]), f"{half['created']}, aot {half['versions']['aot']}, {gpu}"))
     lines += ["", table(facts), ""]
+    if data["search"]:
+        lines += [*paragraph(data["search"]), ""]
     rows: list[tuple[str, ...]]
     if nodes:
         rows = [(d["node"], d["op"], d["precision"], _origin(d), d["reason"]) for d in decisions]

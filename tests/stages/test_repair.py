@@ -13,6 +13,7 @@ import pytest
 
 from aot import artifact
 from aot.artifact import Prepared
+from aot.cli import _main as cli
 from aot.cli.build import describe
 from aot.config import Budget, Recipe
 from aot.progress import Silent
@@ -177,7 +178,9 @@ def packed(one: Planted, output: Path, search: Repair) -> Result:
     return package(one.run, prepared, plan, [], [], output)
 
 
-def test_the_artifact_carries_what_was_found_and_every_form_of_the_report_names_the_node(tmp_path: Path) -> None:
+def test_the_artifact_carries_what_was_found_and_every_form_of_the_report_names_the_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = planted(tmp_path / "store")
     search = one.repaired()
     result = packed(one, tmp_path / "m.aot", search)
@@ -193,6 +196,8 @@ def test_the_artifact_carries_what_was_found_and_every_form_of_the_report_names_
     assert max(errors["rows"], key=lambda row: row["share"])["node"] == "a2"
 
     page, text = (tmp_path / "m.aot/report.html").read_text(), describe(result.summary)
+    assert cli.call(["inspect", str(tmp_path / "m.aot")]) == 0
+    assert "one node is kept wide for it" in capsys.readouterr().out
     for shown in ("Kept wide so that the budget holds", "net.a2", "net.py:7", "75.0% of the multiply-adds"):
         assert shown in page
     assert "warning: kept" not in text, "the table has it"

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from aot.cli import _options
-from aot.structure import shown
 from aot.report.search import paragraph
+from aot.structure import shown
 from aot.text import number, size_of, table
 
 

@@ -81,7 +81,7 @@ class _Search:
         checked: Report,
         plan: Plan,
     ) -> None:
-        from aot.search.trials import Bench
+        from aot.search.trials import Bench, Trial
 
         self.progress = run.progress
         self.graph = graph
@@ -94,7 +94,16 @@ class _Search:
         self.bench: Bench = Bench(
             run, source, graph, ranges, references, plan, self.worst_first, metric["eager"] if metric else None
         )
-        self.known: dict[Recipe, Trial] = {}
+        asked = Trial(
+            met=False,
+            case=self.worst_first[0],
+            cosine=self.checked["cosine"],
+            relative_l2=self.checked["relative_l2"],
+            reasons=tuple(self.checked["reasons"]),
+            decisions=tuple(final.facts["decisions"]),
+        )
+        self.known: dict[Recipe, Trial] = {plan.recipe: asked}
+        self.spent = False
 
     def facts(self, folder: Path) -> Mapping[str, Any]:
         from aot.search.costs import operations
@@ -135,34 +144,32 @@ class _Search:
         return {name: array.shape for name, array in self.case.inputs.items()} | {e.value: e.shape for e in errors}
 
     def _try(self, kept: Sequence[Unit]) -> Trial:
-        """Raises Spent where no more trials are allowed; one made before counts once."""
+        """What the recipe that keeps these comes to; each is tried once. Raises Spent where no more are allowed."""
         from aot.search.minimal import Spent
         from aot.search.units import keeping
 
         recipe = keeping(self.recipe, kept)
         if recipe not in self.known:
-            if len(self.known) == TRIALS:
+            if self._trials() == TRIALS:
+                self.spent = True
                 raise Spent
             trial = self.known[recipe] = self.bench(recipe)
             answer = "kept" if trial.met else "missed"
             said = "" if trial.cosine is None else f", cosine {trial.cosine:.5f}"
-            self.progress.step(len(self.known), 0, f"{len(kept)} kept wide: budget {answer}{said}")
+            self.progress.step(self._trials(), 0, f"{len(kept)} kept wide: budget {answer}{said}")
         return self.known[recipe]
+
+    def _trials(self) -> int:
+        return len(self.known) - 1  # but for the recipe as it was asked for, which the build has compared
 
     def _without(self, kept: Sequence[Unit], left: Unit) -> dict[str, Any] | None:
         """The numbers when one of the kept nodes is not; None where no trial is left for that."""
         from aot.search.minimal import Spent
 
-        if len(kept) == 1:
-            return {"case": self.worst_first[0], **self._before()}
         try:
             return self._try([unit for unit in kept if unit is not left]).numbers()
         except Spent:
             return None
-
-    def _before(self) -> dict[str, Any]:
-        """The numbers of the graph as it was asked for."""
-        return {key: self.checked[key] for key in ("cosine", "relative_l2")} | {"missed": self.checked["reasons"][0]}
 
     def _found(
         self,
@@ -173,7 +180,7 @@ class _Search:
     ) -> Mapping[str, Any]:
         from aot.search.units import keeping, share_in
 
-        trial = self._try(kept)
+        trial, exhausted = self._try(kept), self.spent
         recipe = keeping(self.recipe, kept)
         low = self.recipe.precision
         rows = [
@@ -195,7 +202,7 @@ class _Search:
             "why": "",
             "kept": rows,
             "keep": {"layers": list(recipe.placement.keep), "fp32": list(recipe.keep)},
-            "before": self._before(),
+            "before": self.known[self.recipe].numbers(),
             "after": trial.numbers(),
             "wide": {"precision": tried[-1][0], **tried[-1][1].numbers()},
             "low": {
@@ -204,8 +211,8 @@ class _Search:
                 "after": share_in(low, trial.decisions, costs),
             },
             "candidates": len(candidates),
-            "trials": len(self.known),
-            "exhausted": len(self.known) == TRIALS,
+            "trials": self._trials(),
+            "exhausted": exhausted,
         }
 
     def _not_found(self, tried: Sequence[tuple[str, Trial]]) -> Mapping[str, Any]:
@@ -220,12 +227,12 @@ class _Search:
             "why": why,
             "kept": [],
             "keep": {"layers": list(self.recipe.placement.keep), "fp32": list(self.recipe.keep)},
-            "before": self._before(),
+            "before": self.known[self.recipe].numbers(),
             "after": None,
             "wide": None if trial is None else {"precision": level, **trial.numbers()},
             "low": None,
             "candidates": 0,
-            "trials": len(self.known),
+            "trials": self._trials(),
             "exhausted": False,
         }
 

@@ -107,12 +107,12 @@ def test_a_search_that_was_interrupted_goes_on_where_it_was(tmp_path: Path, monk
 
 
 def test_every_trial_is_told_with_its_number(tmp_path: Path) -> None:
-    one = planted(tmp_path)
+    one = planted(tmp_path, count=12, lost=(3, 7))
     one.run.progress = steps = Steps()
     found = one.repaired()
     told = [what for what in steps.said if "kept wide: budget" in what]
     assert len(told) == found.facts["trials"]
-    assert told[0] == "4 kept wide: budget kept, cosine 1.00000"
+    assert told[0] == "12 kept wide: budget kept, cosine 1.00000"
     assert any("budget missed" in what for what in told)
 
 
@@ -122,7 +122,8 @@ def test_several_guilty_nodes_are_found_one_by_one(tmp_path: Path) -> None:
     assert names(found) == one.guilty == {"a3", "a7"}
     for row in found.facts["kept"]:
         assert row["without"]["cosine"] < 0.995 <= found.facts["after"]["cosine"]
-    assert found.facts["trials"] <= 2 + 4 + 2 * 2 * 4
+    assert found.facts["trials"] <= 1 + 4 + 2 * 2 * 3 + 2 * 2
+    assert not found.facts["exhausted"]
 
 
 def test_when_trials_run_out_what_was_not_tried_stays_wide_and_is_said(

@@ -96,11 +96,6 @@ _CONTRADICTIONS: tuple[tuple[Callable[[Recipe], bool], str, str], ...] = (
         "leave weights.block out, or write precision: int4",
     ),
     (
-        lambda r: r.weights.rounding == "adaptive" and r.precision == "fp8",
-        "weights.rounding: adaptive chooses between two neighbours on an even grid, and FP8's grid is not even",
-        "leave weights.rounding out, or write precision: int8",
-    ),
-    (
         lambda r: r.weights.smooth is not None and not {"MatMul", "Gemm"} & {*r.placement.ops},
         "weights.smooth moves ranges into MatMul and Gemm, and placement.ops names neither",
         "add MatMul and Gemm to placement.ops, or leave weights.smooth out",

@@ -23,6 +23,9 @@ from aot.precision.weights.seen import Seen
 from aot.precision.weights.work import Work
 
 
+_NO_MATRIX = "its weight is no matrix over the channels of its input"
+
+
 @dataclass(frozen=True)
 class Read:
     """A layer and the value that it multiplies its weight with."""
@@ -95,7 +98,7 @@ class Rounds:
         name = str(layer.node.name)
         matrix = matrices(array, layer)
         if matrix is None:
-            self.rounding.left[name] = "its weight is no matrix over the channels of its input"
+            self.rounding.left[name] = _NO_MATRIX
             return None
         moments = None
         if channels is not None:
@@ -121,8 +124,11 @@ class Rounds:
         alone: bool,
     ) -> None:
         name = str(layer.node.name)
-        if channels is None or matrices(array, layer) is None:
-            self.bias.left[name] = "the mean of its input was not observed"
+        if matrices(array, layer) is None:
+            self.bias.left[name] = _NO_MATRIX
+            return
+        if channels is None:
+            self.bias.left[name] = "the channels of its input were not observed"
             return
         if not alone:
             self.bias.left[name] = "its weight is shared by layers with other inputs"

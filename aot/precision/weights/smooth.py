@@ -36,7 +36,7 @@ from aot.precision.weights.work import Work
 # hardly saw is not blown up.
 _LEAST = 1e-3
 # What `auto` tries. Beyond, every channel fills the range, and data that calibration has not seen is cut off.
-_ALPHAS = tuple(float(alpha) for alpha in np.linspace(0.0, 0.9, 19))
+_ALPHAS = tuple(float(alpha) for alpha in np.linspace(0.0, 0.85, 18))
 # A Mul is added where the expected error falls to at most this share.
 _WORTH = 0.8
 

@@ -30,6 +30,7 @@ NAME = "calibration"
 RESULT = ROOT / "benchmarks/results" / f"{NAME}.json"
 RUNS, LONG = 3, 20.0
 """How often a tool runs that takes less than so many seconds."""
+Key = tuple[str, str]
 Row = dict[str, Any]
 MODELS_TIMED = [name for name, model in MODELS.items() if model.timed]
 
@@ -37,13 +38,15 @@ MODELS_TIMED = [name for name, model in MODELS.items() if model.timed]
 def main() -> int:
     """Measure what is asked for, and write."""
     arguments = _arguments()
-    rows = {(row["model"], row["tool"]): row for row in _earlier()}
-    at, ordered = commit(), list(rows.values())
+    at, ordered = commit(), list(_earlier().values())
     for model in arguments.only or MODELS_TIMED:
+        rows = _earlier()
         tools = [t for t in arguments.tool or TIMED if not (arguments.resume and (model, t) in rows)]
-        for row in _measured(model, tools) if tools else ():
-            rows[model, row["tool"]] = {**row, "commit": at}
+        found = _measured(model, tools) if tools else []
+        for row in found:
             print(page.line(row), flush=True)
+        # Read again: another run may have written meanwhile.
+        rows = _earlier() | {(model, row["tool"]): {**row, "commit": at} for row in found}
         ordered = [rows[model, tool] for model in MODELS_TIMED for tool in TIMED if (model, tool) in rows]
         write(NAME, ordered, "python benchmarks/calibration.py")
     page.update(ROOT / "benchmarks/README.md", ordered)
@@ -59,10 +62,10 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _earlier() -> list[Row]:
-    """The rows written before."""
-    rows: list[Row] = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
-    return rows
+def _earlier() -> dict[Key, Row]:
+    """The rows written before, by model and tool."""
+    rows = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
+    return {(row["model"], row["tool"]): row for row in rows}
 
 
 def _measured(model: str, tools: list[str]) -> list[Row]:

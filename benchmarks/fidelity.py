@@ -26,6 +26,7 @@ from calibration.tools import JUDGED
 NAME = "calib-fidelity"
 RESULT = ROOT / "benchmarks/results" / f"{NAME}.json"
 EMPTY = ("quantized", "wide", "qdq", "nodes", "cosine", "relative_l2", "figure", "wanted", "figure_name", "reason")
+Key = tuple[str, str]
 Row = dict[str, Any]
 MODELS_JUDGED = [name for name, model in MODELS.items() if model.judged]
 
@@ -33,13 +34,15 @@ MODELS_JUDGED = [name for name, model in MODELS.items() if model.judged]
 def main() -> int:
     """Measure what is asked for, and write."""
     arguments = _arguments()
-    rows = {(row["model"], row["tool"]): row for row in _earlier()}
-    at, ordered = commit(), list(rows.values())
+    at, ordered = commit(), list(_earlier().values())
     for model in arguments.only or MODELS_JUDGED:
+        rows = _earlier()
         tools = [t for t in arguments.tool or JUDGED if not (arguments.resume and (model, t) in rows)]
-        for row in _judged(model, tools, arguments.keep) if tools else ():
-            rows[model, row["tool"]] = {**row, "commit": at}
+        found = _judged(model, tools, arguments.keep) if tools else []
+        for row in found:
             print(fidelity_page.line(row), flush=True)
+        # Read again: another run may have written meanwhile.
+        rows = _earlier() | {(model, row["tool"]): {**row, "commit": at} for row in found}
         ordered = [rows[model, tool] for model in MODELS_JUDGED for tool in JUDGED if (model, tool) in rows]
         write(NAME, ordered, "python benchmarks/fidelity.py")
     fidelity_page.update(ROOT / "benchmarks/README.md", ordered)
@@ -56,10 +59,10 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _earlier() -> list[Row]:
-    """The rows written before."""
-    rows: list[Row] = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
-    return rows
+def _earlier() -> dict[Key, Row]:
+    """The rows written before, by model and tool."""
+    rows = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
+    return {(row["model"], row["tool"]): row for row in rows}
 
 
 def _judged(model: str, tools: list[str], keep: Path | None) -> list[Row]:

@@ -80,3 +80,17 @@ def test_the_surgery_of_a_build_takes_no_more_either(folder: Path) -> None:
     command = [sys.executable, "-c", script, str(source), str(folder / "out")]
     peak = int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     assert peak < 1.2 * 64 * EACH
+
+
+@pytest.mark.slow
+def test_more_than_2_gib_are_quantized(folder: Path) -> None:
+    """Their weights take a fourth of the size; FP32 on both sides of what is compared lies beside its file."""
+    source, target = large(folder, 36, 1), folder / "out.onnx"
+    x = np.random.default_rng(1).standard_normal((8, SIZE)).astype(np.float32)
+    np.savez(folder / "data.npz", x=x)
+    command = [sys.executable, "-m", "aot", "quantize", str(source), str(target), "--json"]
+    command += ["--data", str(folder / "data.npz")]
+    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    assert found["quantized"]["ops"] == {"MatMul": 36}
+    assert 0.9 < found["cosine"] < 1
+    assert 0.25 * 36 * EACH < (folder / "out.onnx.data").stat().st_size < 0.26 * 36 * EACH

@@ -21,6 +21,12 @@ from aot.plugins.sizes import tree_of
 
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
 """What of a config is the compiler's; the rest is for `launch`."""
+REFUSED = {
+    "num_ctas": "TensorRT launches no clusters",
+    "launch_cooperative_grid": "TensorRT launches no kernel cooperatively",
+    "launch_pdl": "TensorRT overlaps no kernel with the one before it",
+}
+"""Options of the compiler for what TensorRT does not do."""
 _loaded: dict[tuple[Path, str], Plugin] = {}
 
 
@@ -178,6 +184,9 @@ def _load(file: Path, digest: str) -> Plugin:
 def _configs(header: Header, given: Any) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(given, list | tuple) or not given or not all(isinstance(one, dict) for one in given):
         raise header.error("CONFIGS is not a list of dicts", "CONFIGS", 'CONFIGS = [{"num_warps": 4}]')
+    for one in given:
+        for option in sorted(one.keys() & REFUSED.keys()):
+            raise header.error(f"CONFIGS sets {option}: {REFUSED[option]}", "CONFIGS", "leave it out")
     return tuple(dict(one) for one in given)
 
 

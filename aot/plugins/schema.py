@@ -22,6 +22,13 @@ DTYPES = (
     "float32", "float16", "bfloat16", "float8_e4m3fn", "int8", "uint8", "int32", "int64", "bool",
 )  # fmt: skip
 ATTRIBUTES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
+NODE_TYPES = "aot.plugin.types"
+"""Metadata of an ONNX node: the dtypes that each input and then each output may have, `float32 float16;float32`."""
+ONNX_TYPES = {
+    "float32": "float", "float16": "float16", "bfloat16": "bfloat16", "float8_e4m3fn": "float8e4m3fn", "int8": "int8",
+    "uint8": "uint8", "int32": "int32", "int64": "int64", "bool": "bool",
+}  # fmt: skip
+"""A dtype as ONNX's schemas write it."""
 Value = int | float | bool | str
 
 _FORM = re.compile(r"\s*\((?P<given>.*)\)\s*->\s*(?P<made>.*\S)\s*", re.S)

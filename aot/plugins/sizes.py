@@ -44,7 +44,7 @@ class Size:
         return _joined("-", other, self)
 
     def __mul__(self, other: int | Size) -> Size:
-        return self if other == 1 and not isinstance(other, Size) else _joined("*", self, other)
+        return _joined("*", self, other) if isinstance(other, Size) or other != 1 else self
 
     def __rmul__(self, other: int) -> Size:
         return self * other
@@ -120,7 +120,7 @@ def fixed(size: Any, what: str = "a size that the kernel takes as a constant") -
     if isinstance(size, Size):
         raise PluginError(
             f"{what} must be fixed, and {describe(size.tree)} varies",
-            fix="declare that axis of the model with a number in place of a Dim",
+            fix="give that axis a number in place of a Dim; `aot plugin compile` takes it as --size NAME=N",
         )
     return int(size)
 

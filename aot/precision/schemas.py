@@ -8,6 +8,8 @@ from functools import cache
 import onnx
 import onnx_ir as ir
 
+from aot.plugins.schema import NODE_TYPES, ONNX_TYPES
+
 _TYPE = {
     ir.DataType.FLOAT: "tensor(float)",
     ir.DataType.FLOAT16: "tensor(float16)",
@@ -43,12 +45,23 @@ def _allowed(domain: str, op: str, opset: int) -> tuple[tuple[frozenset[str], ..
     return types(list(schema.inputs)), types(list(schema.outputs))
 
 
+def _stated(node: ir.Node) -> tuple[tuple[frozenset[str], ...], tuple[frozenset[str], ...]] | None:
+    """The same as a plugin's node says it."""
+    if NODE_TYPES not in node.metadata_props:
+        return None
+    types = tuple(
+        frozenset(f"tensor({ONNX_TYPES[dtype]})" for dtype in one.split())
+        for one in node.metadata_props[NODE_TYPES].split(";")
+    )
+    return types[: len(node.inputs)], types[len(node.inputs) :]
+
+
 def slots(node: ir.Node, compute: ir.DataType, opset: int) -> Slots | None:
-    """Ask the schema of the operator at that opset; None for an operator without one (a plugin).
+    """Ask the schema of the operator at that opset, or the node of a plugin; None for an operator without either.
 
     A variadic operator's last parameter stands for all that follow.
     """
-    allowed = _allowed(node.domain, node.op_type, opset)
+    allowed = _allowed(node.domain, node.op_type, opset) or _stated(node)
     if allowed is None:
         return None
     wanted = _TYPE[compute]

@@ -22,14 +22,8 @@ from aot.frontend.plugins import plugin_of, results
 from aot.frontend.quiet import RAISED, silenced
 from aot.plugins.header import REST
 from aot.plugins.loading import Plugin
-from aot.plugins.schema import ATTRIBUTES
+from aot.plugins.schema import ATTRIBUTES, NODE_TYPES, ONNX_TYPES
 
-TYPES = "aot.plugin.types"
-"""Of a node: the dtypes that each input and output may have, `float32 float16;float32;...`, inputs first."""
-_ONNX_TYPES = {
-    "float32": "float", "float16": "float16", "bfloat16": "bfloat16", "float8_e4m3fn": "float8e4m3fn", "int8": "int8",
-    "uint8": "uint8", "int32": "int32", "int64": "int64", "bool": "bool",
-}  # fmt: skip
 _KINDS = {
     "int": onnx.defs.OpSchema.AttrType.INT,
     "float": onnx.defs.OpSchema.AttrType.FLOAT,
@@ -76,7 +70,7 @@ class Plugins:
                 model.functions[made[key].identifier()] = made[key]
             node.overload = made[key].overload
             allowed = [plugin.schema.allowed(one) for one in (*plugin.schema.inputs, *plugin.schema.outputs)]
-            node.metadata_props[TYPES] = ";".join(" ".join(dtypes) for dtypes in allowed)
+            node.metadata_props[NODE_TYPES] = ";".join(" ".join(dtypes) for dtypes in allowed)
         for domain in {function.domain for function in made.values()}:
             model.opset_imports[domain] = 1
         if made:
@@ -106,7 +100,7 @@ def _translation(plugin: Plugin | None) -> Callable[..., Any]:
         inputs=[onnx.defs.OpSchema.FormalParameter(one.name, f"T_{one.name}") for one in schema.inputs],
         outputs=[onnx.defs.OpSchema.FormalParameter(one.name, f"T_{one.name}") for one in schema.outputs],
         type_constraints=[
-            (f"T_{one.name}", [f"tensor({_ONNX_TYPES[dtype]})" for dtype in schema.allowed(one)], "")
+            (f"T_{one.name}", [f"tensor({ONNX_TYPES[dtype]})" for dtype in schema.allowed(one)], "")
             for one in (*schema.inputs, *schema.outputs)
         ],
         attributes=[

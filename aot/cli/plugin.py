@@ -1,0 +1,200 @@
+"""`aot plugin list`, `check`, `compile`, `new`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aot.cli import _options
+from aot.text import table
+
+if TYPE_CHECKING:
+    from aot.plugins.checking import Checked
+    from aot.plugins.compiling import Compiled
+    from aot.plugins.header import Header
+
+DEFAULT_TARGETS = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm120")
+
+
+@click.group("plugin")
+def command() -> None:
+    """List, check, compile or begin plugins: ops that a target lacks, one file each in plugins/.
+
+    \b
+    Examples:
+      aot plugin new gated
+      aot plugin check gated
+      aot plugin compile add_rms_norm --size width=4096 --target sm90 --output kernels
+    """
+
+
+@command.command("list")
+@_options.json_option
+def list_(as_json: bool) -> int:
+    """List the plugins of this folder and the built-in ones. None of them is run.
+
+    \b
+    Example:
+      aot plugin list --json
+    """
+    from aot import content
+
+    found = [_described(header, content.BUILTIN) for header in _headers(())]
+    if as_json:
+        click.echo(json.dumps({"plugins": found}))
+    elif found:
+        click.echo(table([(one["plugin"], "built-in" if one["builtin"] else "own", one["about"]) for one in found]))
+    else:
+        click.echo("no plugins; begin one: aot plugin new NAME")
+    return 0
+
+
+@command.command("check")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@_options.json_option
+def check(names: tuple[str, ...], as_json: bool) -> int:
+    """Run kernels on Triton's interpreter and compare them with their references; all plugins where none is named.
+
+    Over dtypes, odd sizes, sizes 0 and 1, attributes, configs and misaligned inputs; what is read or written beside a
+    tensor is found. Exit 1 where a kernel differs. BF16 and FP8, which the interpreter rounds otherwise than a GPU, are
+    not checked.
+
+    \b
+    Example:
+      aot plugin check add_rms_norm --json
+    """
+    from aot.cli._progress import reporter
+    from aot.plugins.checking import check as run
+
+    done: list[Checked] = []
+    with reporter() as progress:
+        for header in _headers(names):
+            progress.stage("check", header.name)
+            found = run(header, lambda count, of: progress.step(count, of))
+            done.append(found)
+            seconds = sum(case.seconds for case in found.cases)
+            progress.finished("check", seconds, False, f"{header.name}: {len(found.cases)} cases")
+    if as_json:
+        click.echo(json.dumps({"plugins": [one.to_json() for one in done]}))
+    else:
+        click.echo("\n".join(_verdict(one) for one in done))
+    return 1 if any(one.failed for one in done) else 0
+
+
+@command.command("compile")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--target", "targets", multiple=True, metavar="TARGET", help=f"Default: {', '.join(DEFAULT_TARGETS)}.")
+@click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A size that the kernel takes as a constant.")
+@click.option("--output", "-o", type=click.Path(file_okay=False), metavar="FOLDER", help="Write PTX and launch there.")
+@_options.json_option
+def compile_(
+    names: tuple[str, ...], targets: tuple[str, ...], sizes: tuple[str, ...], output: str | None, as_json: bool
+) -> int:
+    """Compile kernels to PTX, which needs no GPU, for every dtype; all plugins where none is named.
+
+    Sizes vary unless --size gives them. Exit 2 where TensorRT could not launch a kernel, with the reason.
+
+    \b
+    Example:
+      aot plugin compile add_rms_norm --size width=4096 --target sm90 --output kernels
+    """
+    from aot.cli._progress import reporter
+    from aot.plugins.compiling import compile_all, jobs
+
+    given = _options.sizes(sizes)
+    made: list[Compiled] = []
+    with reporter() as progress:
+        for header in _headers(names):
+            progress.stage("compile", header.name)
+            wanted = [job for target in targets or DEFAULT_TARGETS for job in jobs(header, target, given)]
+            made += compile_all(header, wanted)
+    if output is not None:
+        _write(made, Path(output))
+    if as_json:
+        click.echo(json.dumps({"kernels": [{k: v for k, v in one.to_json().items() if k != "code"} for one in made]}))
+        return 0
+    head = ("plugin", "target", "inputs", "threads", "registers", "spilled", "shared", "sha256")
+    rows = [
+        (one.plugin, one.target, " ".join(dict.fromkeys(one.dtypes)), str(one.threads), str(one.registers),
+         str(one.spilled), str(one.shared), one.digest[:12])
+        for one in made
+    ]  # fmt: skip
+    click.echo(table([head, *rows]))
+    return 0
+
+
+@command.command("new")
+@click.argument("name", metavar="NAME")
+@click.option("--domain", default="mine", metavar="NAME", help="Of the op, for torch and ONNX. Default: mine.")
+@_options.json_option
+def new(name: str, domain: str, as_json: bool) -> int:
+    """Write plugins/NAME.py: a plugin that works and passes `check`, to be changed.
+
+    \b
+    Example:
+      aot plugin new gated
+    """
+    from aot.plugins.skeleton import write
+
+    file = write(name, domain, Path("plugins"))
+    if as_json:
+        click.echo(json.dumps({"file": str(file), "plugin": f"{domain}::{name}"}))
+    else:
+        click.echo(f"{file}\n  in a model: aot.ops.{name}(a, b)\n  next: aot plugin check {name}")
+    return 0
+
+
+def _headers(names: tuple[str, ...]) -> list[Header]:
+    """What the named plugins, or all, say of themselves. Raises UsageError, PluginError."""
+    from aot import content
+    from aot.plugins.header import read
+
+    project = Path.cwd()
+    if names:
+        return [read(content.find("plugins", name, project).resolve()) for name in names]
+    return [read(path.resolve()) for _, path in sorted(content.names("plugins", project).items())]
+
+
+def _described(header: Header, builtin: Path) -> dict[str, Any]:
+    return {
+        "plugin": header.qualified,
+        "file": str(header.file),
+        "builtin": header.file.is_relative_to(builtin.resolve() / "plugins"),
+        "schema": header.schema.torch(),
+        "types": {name: list(dtypes) for name, dtypes in header.schema.types.items()},
+        "shapes": {name: list(axes) for name, axes in header.shapes.items()},
+        "about": header.about,
+    }
+
+
+def _verdict(found: Checked) -> str:
+    """What a check found, for people."""
+    facts = found.to_json()
+    lines = [
+        f"{found.plugin}: {'equal' if facts['passed'] else 'DIFFERENT'} in {len(found.cases) - len(found.failed)} of "
+        f"{len(found.cases)} cases, by {facts['relative']:.1e} of the outputs' magnitude at most",
+        f"  may vary in an engine: {', '.join(found.varying) or 'no size'}; fixed: {', '.join(found.fixed) or 'none'}",
+    ]
+    if found.unchecked:
+        lines.append(f"  not checked without a GPU: {', '.join(found.unchecked)}")
+    for case in found.failed[:5]:
+        lines += [f"  {case.what}", *(f"    {failure}" for failure in case.failures)]
+    if len(found.failed) > 5:
+        lines.append(f"  and {len(found.failed) - 5} more, see --json")
+    if found.failed:
+        lines.append(f"  at: {found.file}")
+    return "\n".join(lines)
+
+
+def _write(made: list[Compiled], folder: Path) -> None:
+    """`OP.TARGET.DTYPES.ptx`, and how it is launched as `.json` beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in made:
+        name = f"{one.plugin.partition('::')[2]}.{one.target}.{'-'.join(dict.fromkeys(one.dtypes))}"
+        (folder / f"{name}.ptx").write_text(one.code)
+        (folder / f"{name}.json").write_text(json.dumps(one.to_json(), indent=1))
+    click.echo(f"{len(made)} kernels in {folder}", file=sys.stderr)

@@ -1,0 +1,143 @@
+"""The process that compiles: `python -m aot.plugins._compiler JOBS ANSWERS`, one line of JSON an answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aot.errors import AotError, PluginError
+from aot.plugins import ptx
+from aot.plugins.loading import OPTIONS, Plugin, load
+from aot.plugins.sizes import tree_of, varying
+
+_TRITON = {
+    "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8e4nv", "int8": "i8", "uint8": "u8",
+    "int32": "i32", "int64": "i64", "bool": "i1",
+}  # fmt: skip
+
+
+def main(question: Path, answers: Path) -> None:
+    """Compile job after job; what was answered before the process ends counts."""
+    asked = json.loads(question.read_text())
+    with answers.open("w") as file:
+        for job in asked["jobs"]:
+            try:
+                answer = _compiled(load(Path(asked["file"])), job)
+            except AotError as error:
+                answer = {"error": {"what": error.what, "where": error.where, "fix": error.fix}}
+            file.write(json.dumps(answer) + "\n")
+            file.flush()
+
+
+def _compiled(plugin: Plugin, job: Mapping[str, Any]) -> dict[str, Any]:
+    config = plugin.configs[job["config"]]
+    shapes = {
+        name: tuple(varying(name, axis) if size is None else size for axis, size in enumerate(shape))
+        for name, shape in job["shapes"].items()
+    }
+    plugin.bind(shapes)
+    launch = plugin.launch(shapes, job["attributes"], config)
+    chosen = plugin.schema.chosen(job["dtypes"])
+    made = plugin.schema.dtypes(plugin.schema.outputs, chosen)
+    pointers = dict(zip([one.name for one in plugin.schema.inputs], job["dtypes"], strict=True))
+    pointers |= dict(zip([one.name for one in plugin.schema.outputs], made, strict=True))
+    types = {name: f"*{_TRITON[dtype]}" for name, dtype in pointers.items()}
+    types |= dict.fromkeys(plugin.scalars, "i32")
+    capability = int(job["target"].removeprefix("sm"))
+    kernel = _kernel(plugin, types, pointers, launch.constants, capability, config)
+    metadata = kernel.metadata._asdict()
+    reason = ptx.refusal(metadata)
+    if reason is not None:
+        raise plugin.error(f"the kernel cannot be launched by TensorRT: {reason}", "kernel")
+    code = ptx.launchable(kernel.asm["ptx"], len(types))
+    registers, spilled = _assembled(code, capability)
+    return {
+        "plugin": plugin.qualified,
+        "target": job["target"],
+        "entry": ptx.entry_name(code),
+        "code": code,
+        "threads": ptx.threads(code),
+        "shared": int(metadata["shared"]),
+        "registers": registers,
+        "spilled": spilled,
+        "inputs": list(shapes),
+        "dtypes": list(job["dtypes"]),
+        "output_dtypes": list(made),
+        "grid": [tree_of(size) for size in launch.grid],
+        "scalars": {name: tree_of(size) for name, size in launch.scalars.items()},
+        "outputs": [[tree_of(size) for size in shape] for shape in plugin.outputs(shapes, job["attributes"])],
+        "config": dict(config),
+        "digest": hashlib.sha256(code.encode()).hexdigest(),
+        "source": plugin.digest,
+    }
+
+
+def _kernel(
+    plugin: Plugin,
+    types: Mapping[str, str],
+    pointers: Mapping[str, str],
+    constants: Mapping[str, Any],
+    capability: int,
+    config: Mapping[str, Any],
+) -> Any:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from triton.compiler.errors import CompilationError, UnsupportedLanguageConstruct
+
+    names = plugin.kernel.arg_names
+    source = ASTSource(
+        fn=plugin.kernel,
+        signature={name: types.get(name, "constexpr") for name in names},
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+        # TensorRT aligns tensors to 256 bytes, so that loads of 16 are possible.
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in pointers},
+    )
+    options = {name: config[name] for name in OPTIONS if name in config}
+    # Said in so many words, for its default is not the same in every version.
+    options |= {"enable_fp_fusion": True, "ptx_version": ptx.ISA[capability]}
+    try:
+        return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    except (CompilationError, UnsupportedLanguageConstruct) as error:
+        line = plugin.lines["kernel"] + max((error.node.lineno if error.node is not None else 1) - 1, 0)
+        said = str(error.error_message or error.__cause__ or error).strip()
+        raise PluginError(
+            f"plugin {plugin.name}: the kernel does not compile: {' '.join(said.split())}",
+            where=f"{plugin.file}:{line}",
+        ) from error
+    except (RuntimeError, AssertionError, ValueError, TypeError, KeyError) as error:
+        said = " ".join(str(error).split())[:500]
+        raise plugin.error(f"the kernel does not compile: {type(error).__name__}: {said}", "kernel") from error
+
+
+def _assembled(code: str, capability: int) -> tuple[int, int]:
+    """(registers, spilled bytes) a thread; raises PluginError where the assembler refuses what is left of the text."""
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "kernel.ptx"
+        text.write_text(code)
+        command = [
+            get_ptxas(capability).path,
+            "-v",
+            f"--gpu-name={ptx.architecture(code)}",
+            str(text),
+            "-o",
+            "/dev/null",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PluginError(f"the assembler refuses the kernel: {' '.join(done.stderr.split())}")
+    used, spilled = re.search(r"Used (\d+) registers", done.stderr), re.search(r"(\d+) bytes spill stores", done.stderr)
+    return int(used[1]) if used else 0, int(spilled[1]) if spilled else 0
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

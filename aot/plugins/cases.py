@@ -1,0 +1,108 @@
+"""What a kernel is run with: sizes that are odd, 0 and 1, every dtype, attribute and config. Plain data, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aot.plugins.checking import INTERPRETED
+from aot.plugins.header import REST, Header
+
+# One a symbol, all odd and none alike; then what a block does not end at.
+_ODD = (5, 3, 7, 9, 11, 13)
+_LARGE = (67, 131)
+_LEADING: tuple[tuple[int, ...], ...] = ((3,), (), (2, 3), (1,), (0,), (67,))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run. shapes: of the inputs. chosen: name of TYPES -> dtype. config: an index into CONFIGS."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    chosen: Mapping[str, str]
+    attributes: Mapping[str, Any]
+    config: int = 0
+    misaligned: bool = False
+
+    def describe(self) -> str:
+        """For people."""
+        shapes = ", ".join(f"{name} {list(shape)}" for name, shape in self.shapes.items())
+        types = " ".join(self.chosen.values())
+        attributes = " ".join(f"{name}={value}" for name, value in self.attributes.items())
+        parts = [types, shapes, attributes, f"config {self.config}", "misaligned" if self.misaligned else ""]
+        return "; ".join(part for part in parts if part)
+
+
+def sizes(header: Header) -> list[dict[str, Any]]:
+    """Sizes by name from SHAPES, REST a tuple: odd ones first, then each alone at its ends and beyond a block."""
+    base: dict[str, Any] = {}
+    for place, symbol in enumerate(header.symbols()):
+        base[symbol] = _LEADING[0] if symbol == REST else _within(header, symbol, _ODD[place % len(_ODD)])
+    found = [base]
+    for symbol in header.symbols():
+        if symbol == REST:
+            found += [{**base, REST: leading} for leading in _LEADING[1:]]
+            continue
+        low, high = header.bound(symbol)
+        for size in (low, 1, *_LARGE):
+            if size >= low and (high is None or size <= high):
+                found.append({**base, symbol: size})
+    distinct: list[dict[str, Any]] = []
+    for one in found:
+        if one not in distinct:
+            distinct.append(one)
+    return distinct
+
+
+def _within(header: Header, symbol: str, size: int) -> int:
+    low, high = header.bound(symbol)
+    return max(low, size if high is None else min(size, high))
+
+
+def shapes(header: Header, found: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the inputs for these sizes."""
+    made = {}
+    for name, axes in header.shapes.items():
+        shape: list[int] = []
+        for axis in axes:
+            if axis == REST:
+                shape += found[REST]
+            else:
+                shape.append(axis if isinstance(axis, int) else found[axis])
+        made[name] = tuple(shape)
+    return made
+
+
+def defaults(header: Header) -> dict[str, Any]:
+    """The attributes as they are when a caller leaves them out; the first to check with where that is not possible."""
+    return {
+        one.name: header.attributes[one.name][0] if one.default is None else one.default
+        for one in header.schema.attributes
+    }
+
+
+def interpreted(header: Header, chosen: Mapping[str, str]) -> bool:
+    """Whether the interpreter computes in these dtypes as a GPU does."""
+    tensors = (*header.schema.inputs, *header.schema.outputs)
+    return INTERPRETED.issuperset(header.schema.dtypes(tensors, chosen))
+
+
+def trials(header: Header, configs: Sequence[Mapping[str, Any]]) -> Iterator[Trial]:
+    """All that is run: every size in every dtype, then every config, attribute and a misaligned start by itself."""
+    plain = defaults(header)
+    everything = [shapes(header, found) for found in sizes(header)]
+    combinations = [chosen for chosen in header.schema.combinations() if interpreted(header, chosen)]
+    for chosen in combinations:
+        for shape in everything:
+            yield Trial(shape, chosen, plain)
+        yield Trial(everything[0], chosen, plain, misaligned=True)
+    for chosen in combinations[:1]:
+        for config in range(1, len(configs)):
+            yield Trial(everything[0], chosen, plain, config)
+            yield Trial(everything[-1], chosen, plain, config)
+        for name, values in header.attributes.items():
+            for value in values:
+                if value != plain[name]:
+                    yield Trial(everything[0], chosen, {**plain, name: value})
+                    yield Trial(everything[-1], chosen, {**plain, name: value})

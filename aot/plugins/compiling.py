@@ -1,0 +1,153 @@
+"""Kernels to PTX, without a GPU.
+
+Triton runs in a process of its own: an instruction set that LLVM does not know for a GPU ends the process, and neither
+torch nor triton is needed in ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from aot import toolchain
+from aot.errors import PluginError, TargetError
+from aot.plugins import ptx
+from aot.plugins.header import REST, Header
+from aot.plugins.sizes import evaluate
+
+TARGETS = tuple(f"sm{capability}" for capability in ptx.ISA)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel to compile.
+
+    shapes: of the inputs, None for a size that varies. dtypes: of the inputs. config: an index into CONFIGS.
+    """
+
+    target: str
+    shapes: Mapping[str, Sequence[int | None]]
+    dtypes: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    config: int = 0
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel as TensorRT launches it, and how: all plain data, to travel in an artifact.
+
+    entry: its name in `code`, the PTX. threads: per program. shared: bytes of shared memory. registers: per thread.
+    spilled: bytes a thread that did not fit into them. grid, scalars, outputs: expressions of the inputs' sizes (see
+    sizes.py), three axes, by the order of the kernel's parameters, and a shape each. digest: SHA-256 of `code`; source:
+    of the plugin's file.
+    """
+
+    plugin: str
+    target: str
+    entry: str
+    code: str
+    threads: int
+    shared: int
+    registers: int
+    spilled: int
+    inputs: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+    grid: tuple[Any, ...]
+    scalars: Mapping[str, Any]
+    outputs: tuple[Any, ...]
+    config: Mapping[str, Any]
+    digest: str
+    source: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Compiled:
+        """The inverse of `to_json`. Raises PluginError where the code is not what the digest says."""
+        lists = ("inputs", "dtypes", "output_dtypes", "grid", "outputs")
+        made = cls(**{**data, **{name: tuple(data[name]) for name in lists}})
+        if hashlib.sha256(made.code.encode()).hexdigest() != made.digest:
+            raise PluginError(f"the kernel of {made.plugin} is not the one that was compiled", fix="build it again")
+        return made
+
+    def launched(self, shapes: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(grid, scalars) for inputs of these shapes."""
+        sizes = dict(zip(self.inputs, shapes, strict=True))
+        grid = tuple(evaluate(tree, sizes) for tree in self.grid)
+        return grid, tuple(evaluate(tree, sizes) for tree in self.scalars.values())
+
+
+def jobs(header: Header, target: str, sizes: Mapping[str, int] | None = None) -> list[Job]:
+    """A job for every combination of dtypes, each size as given or free to vary, attributes at their defaults.
+
+    sizes: name from SHAPES -> size. Leading axes, REST, are one that varies.
+    """
+    sizes = sizes or {}
+    shapes: dict[str, tuple[int | None, ...]] = {}
+    for name, axes in header.shapes.items():
+        shapes[name] = tuple(axis if isinstance(axis, int) else sizes.get(axis) for axis in axes if axis != REST)
+        if axes[:1] == (REST,):
+            shapes[name] = (None, *shapes[name])
+    attributes = {
+        one.name: header.attributes[one.name][0] if one.default is None else one.default
+        for one in header.schema.attributes
+    }
+    made = []
+    for chosen in header.schema.combinations():
+        dtypes = header.schema.dtypes(header.schema.inputs, chosen)
+        if "float8_e4m3fn" not in dtypes or int(target[2:]) >= 89:
+            made.append(Job(target, shapes, dtypes, attributes))
+    return made
+
+
+def compile_all(header: Header, wanted: Sequence[Job]) -> list[Compiled]:
+    """Compile kernels of one plugin.
+
+    Raises PluginError, naming the file and the job: for what TensorRT could not launch, with the reason, and for what
+    Triton does not compile. TargetError where triton is missing, or does not know the target.
+    """
+    for job in wanted:
+        if job.target not in TARGETS:
+            raise TargetError(
+                f"kernels are compiled for {', '.join(TARGETS)}, not for {job.target}", where=f"plugin {header.name}"
+            )
+    if toolchain.version("triton") is None:
+        raise TargetError(
+            "triton, which compiles plugins, is not installed",
+            where=f"plugin {header.name}",
+            fix="pip install 'aot-engine[plugins]'",
+        )
+    with tempfile.TemporaryDirectory(prefix="aot-ptx-") as place:
+        folder = Path(place)
+        question, answers = folder / "jobs.json", folder / "answers.jsonl"
+        question.write_text(json.dumps({"file": str(header.file), "jobs": [asdict(job) for job in wanted]}))
+        # Line numbers would make the text depend on where the file lies.
+        environment = {**os.environ, "TRITON_CACHE_DIR": str(folder / "cache"), "TRITON_DISABLE_LINE_INFO": "1"}
+        environment.pop("TRITON_INTERPRET", None)
+        command = [sys.executable, "-m", "aot.plugins._compiler", str(question), str(answers)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        lines = answers.read_text().splitlines() if answers.is_file() else []
+    found = [json.loads(line) for line in lines]
+    for place_of, answer in enumerate(found):
+        if "error" in answer:
+            raise _failed(header, wanted[place_of], **answer["error"])
+    if len(found) < len(wanted):
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise _failed(header, wanted[len(found)], f"the compiler ended: {said}", None, None)
+    return [Compiled.from_json(answer) for answer in found]
+
+
+def _failed(header: Header, job: Job, what: str, where: str | None, fix: str | None) -> PluginError:
+    said = f"for {job.target}, {' '.join(job.dtypes)}: {what.removeprefix(f'plugin {header.name}: ')}"
+    return PluginError(f"plugin {header.name} {said}", where=where or header.at("kernel"), fix=fix)

@@ -7,6 +7,7 @@ whatever the order, the batches or the process they were counted in, and no rang
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 BINS = 1 << 15
 # Values taken at a time: what is made of them on the way stays in the cache.
 _CHUNK = 1 << 16
+# The same for values that have a gain; and what stands for one value beside gains: more than a chunk's sum of them.
+_FEWER = 1 << 15
+_BOTH = float(1 << 36)
 
 
 def edges() -> NDArray[np.float64]:
@@ -37,9 +41,9 @@ def centres() -> NDArray[np.float64]:
 
 
 def bins_of(array: Array) -> NDArray[np.uint16]:
-    """The bin of every value of a float32 array, flat: values keep their sign bit as bit 15."""
-    flat = np.ascontiguousarray(array, dtype="<f4").reshape(-1)
-    return flat.view("<u2")[1::2]
+    """The bin of every value of a float array, flat, with the value's sign as bit 15."""
+    # The upper half of every value: little-endian whatever the machine, so that it is the second one.
+    return np.ascontiguousarray(array, dtype="<f4").reshape(-1).view("<u2")[1::2]
 
 
 @dataclass
@@ -48,19 +52,39 @@ class Histogram:
 
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
 
-    def add(self, array: Array, weights: NDArray[np.int64] | None = None) -> None:
-        """Count every value of a float array; `weights`: whole numbers that broadcast to it, how often each counts."""
+    def add(self, array: Array) -> None:
+        """Count every value of a float array."""
         bins = bins_of(array)
-        weight = None if weights is None else np.broadcast_to(weights, array.shape).reshape(-1)
         for start in range(0, len(bins), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            found = np.bincount(bins[part], None if weight is None else weight[part], 2 * BINS)
-            # Sums of whole numbers below 2**53 are exact in the float64 that weights give.
-            self.counts += found.reshape(2, BINS).sum(axis=0).astype(np.int64)
+            found = np.bincount(bins[start : start + _CHUNK] & (BINS - 1))
+            self.counts[: len(found)] += found
+
+    def add_with(self, weighted: Histogram, array: Array, gain: NDArray[np.int64], axis: int) -> None:
+        """Count every value of a float array, and in `weighted` as often as `gain` says of its index along `axis`.
+
+        gain: whole numbers from 1 to 2**20.
+        """
+        bins = bins_of(array)
+        # One weight carries both: whole numbers, so small that a float64 adds up a chunk of them exactly.
+        one = np.repeat(_BOTH + gain.astype(np.float64), math.prod(array.shape[axis % array.ndim + 1 :]))
+        period = np.tile(one, max(1, _FEWER // len(one)))
+        for block in range(0, len(bins), len(period)):
+            within = bins[block : block + len(period)]
+            for start in range(0, len(within), _FEWER):
+                part = within[start : start + _FEWER] & (BINS - 1)
+                both = np.bincount(part, period[start : start + len(part)])
+                found = np.floor(both / _BOTH)
+                self.counts[: len(both)] += found.astype(np.int64)
+                weighted.counts[: len(both)] += (both - found * _BOTH).astype(np.int64)
 
     def merge(self, other: Histogram) -> None:
         """Count what `other` has counted."""
         self.counts += other.counts
+
+    @property
+    def total(self) -> int:
+        """The sum of all counts."""
+        return int(self.counts.sum())
 
     @property
     def window(self) -> tuple[int, int]:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _MOVES = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Expand")
 # Ops whose result is finite where their inputs are.
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")
-# Places of a feature map, of each sample and channel, that its counts are taken from at the least.
-_PLACES = 256
+# What the counts of a feature map are taken from at the least, of each sample: places, and values in all channels.
+_PLACES, _VALUES = 16, 8192
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 
 
@@ -156,13 +156,15 @@ def _cut_off(node: ir.Node) -> ir.Value | None:
 
 
 def _step(dims: tuple[int | str | None, ...]) -> int:
-    """The largest odd step that leaves enough places of a feature map [N, C, H, W]; odd, so that it meets the rows and
-    columns of every parity. 1 for any other value."""
-    if len(dims) != 4 or not isinstance(dims[2], int) or not isinstance(dims[3], int):
+    """The largest odd step that leaves enough of a feature map [N, C, H, W]; odd, so that it meets the rows and columns
+    of every parity. 1 for any other value."""
+    sizes = [dim for dim in dims[1:] if isinstance(dim, int)]
+    if len(dims) != 4 or len(sizes) != 3:
         return 1
-    height, width = dims[2], dims[3]
+    channels, height, width = sizes
+    enough = max(_PLACES, _VALUES // max(channels, 1))
     steps = range(1, max(height, width, 1) + 1, 2)
-    return max((step for step in steps if -(-height // step) * -(-width // step) >= _PLACES), default=1)
+    return max((step for step in steps if -(-height // step) * -(-width // step) >= enough), default=1)
 
 
 def _dims(value: ir.Value) -> tuple[int | str | None, ...]:

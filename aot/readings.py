@@ -13,7 +13,7 @@ from aot.precision.reading import attribute, constant, is_constant, is_float
 from aot.statistics import Reading
 
 # The gain of the channel that matters most.
-_TOP = 4096
+_TOP = 1 << 20
 
 
 def readings_of(graph: ir.Graph) -> Mapping[str, Reading]:

@@ -92,7 +92,7 @@ class Tensor:
 class Reading:
     """How layers read a value. axis: the one they contract over, None where there is none to tell apart (an operand of
     attention). gain: int64 [C], how much an error in each channel does to their outputs: the squared norm of the
-    channel's weights, summed over the layers, in whole steps of 1/4096 of the largest, never below one.
+    channel's weights, summed over the layers, in whole steps of 2^-20 of the largest, never below one.
     """
 
     axis: int | None = None
@@ -149,16 +149,16 @@ class Statistics(Mapping[str, Tensor]):
         from aot.histogram import Histogram
 
         tensor = self.tensors[name]
-        if level >= Level.HISTOGRAM:
-            tensor.histogram = tensor.histogram or Histogram()
+        if level < Level.HISTOGRAM:
+            return
+        tensor.histogram = tensor.histogram or Histogram()
+        if level == Level.HISTOGRAM or reading.axis is None or reading.gain is None:
             tensor.histogram.add(array)
+        else:
+            tensor.weighted = tensor.weighted or Histogram()
+            tensor.histogram.add_with(tensor.weighted, array, reading.gain, reading.axis)
         if reading.axis is None:
             return
-        if level >= Level.WEIGHTED and reading.gain is not None:
-            tensor.weighted = tensor.weighted or Histogram()
-            shape = [1] * array.ndim
-            shape[reading.axis] = -1
-            tensor.weighted.add(array, reading.gain.reshape(shape))
         if level >= Level.CHANNELS:
             if tensor.channels is None:
                 tensor.channels = Channels.of(array, reading.axis, products=level >= Level.PRODUCTS)

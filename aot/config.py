@@ -180,6 +180,7 @@ class Request(Settings):
     until: Literal["graph"] | None = None
     output: Path | None = None
     fresh: bool = False
+    workers: int = Field(default=1, ge=1)
 
 
 S = TypeVar("S", bound=Settings)

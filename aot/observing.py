@@ -64,6 +64,10 @@ class Unfit(CalibrationError):
         )
         self.name, self.batch = name, batch
 
+    def __reduce__(self) -> tuple[type[Unfit], tuple[str, int, str]]:
+        """So that it can come from another process."""
+        return Unfit, (self.name, self.batch, self.where or "")
+
 
 def _ahead(
     pool: ThreadPoolExecutor,

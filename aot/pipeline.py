@@ -66,7 +66,7 @@ def prepare(request: Request, choices: Choices, source: Source, run: Run, of: st
     held = allowed(plan.budget, moved=faithful.facts["moved"], requantized=exported.requantized)
     plan = replace(plan, budget=merged(held, request.budget))
 
-    ranges = calibrate(run, graph, data, plan)
+    ranges = calibrate(run, graph, data, plan, request.workers)
     run = replace(run, of=of)
     final = quantize(run, graph, ranges, plan)
     checked = verify_graph(run, source, final, references, plan)

@@ -56,15 +56,7 @@ class Run:
         The key is the digest of the stage's name, `config` (plain data), the keys of `inputs`, the
         versions of the distributions in `tools`, and aot's own code. `label` is what the user sees.
         """
-        key = digest(
-            {
-                "stage": name,
-                "config": dict(config),
-                "inputs": [i if isinstance(i, str) else i.key for i in inputs],
-                "tools": {tool: toolchain.version(tool) for tool in tools},
-                "aot": toolchain.own_digest(),
-            }
-        )
+        key = _key(name, config, inputs, tools)
         shown = f"{label or name} {self.of}".rstrip()
         again = self.done is not None and key in self.done
         if not again:
@@ -77,3 +69,21 @@ class Run:
         self.times.append(StageTime(shown, entry.seconds, entry.cached))
         self.progress.finished(shown, entry.seconds, entry.cached, detail)
         return kind(entry)
+
+    def holds(
+        self, name: str, *, config: Mapping[str, Any], inputs: Sequence[Record | str], tools: Sequence[str] = ()
+    ) -> bool:
+        """Whether the store has the record that `stage` would return, and it is not to be made again."""
+        return not self.fresh and self.store.get(name, _key(name, config, inputs, tools)) is not None
+
+
+def _key(name: str, config: Mapping[str, Any], inputs: Sequence[Record | str], tools: Sequence[str]) -> str:
+    return digest(
+        {
+            "stage": name,
+            "config": dict(config),
+            "inputs": [i if isinstance(i, str) else i.key for i in inputs],
+            "tools": {tool: toolchain.version(tool) for tool in tools},
+            "aot": toolchain.own_digest(),
+        }
+    )

@@ -47,6 +47,13 @@ from aot.text import number, size_of, table, took
     help="Stop before the engine: a prepared artifact, finished on another machine.",
 )
 @click.option("-o", "--output", metavar="PATH", help="NAME.aot, or NAME.tar for one file. Default: the model's name.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Processes that share the calibration batches.",
+)
 @click.option("--fresh", is_flag=True, help="Do every stage again, whatever the store holds.")
 @_options.json_option
 def command(
@@ -64,6 +71,7 @@ def command(
     verify: bool,
     until: str | None,
     output: str | None,
+    workers: int,
     fresh: bool,
     as_json: bool,
 ) -> int:
@@ -102,6 +110,7 @@ def command(
         "surgery": {"without": without, "verify": verify},
         "until": until,
         "output": Path(output) if output else None,
+        "workers": workers,
         "fresh": fresh,
     }
     request = parse(Request, given, "the command line")

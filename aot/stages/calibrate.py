@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 TOOLS = ("onnxruntime", "numpy")
 
 
-def calibrate(run: Run, graph: Graph, data: Data, plan: Plan) -> Ranges:
+def calibrate(run: Run, graph: Graph, data: Data, plan: Plan, workers: int = 1) -> Ranges:
     """Run the FP32 graph over the calibration batches, observe every float value in it, and choose ranges.
 
     All of them, since which ones are quantized and which need FP32 is decided later: changing that decision
     calibrates nothing anew, nor does another calibrator where as much was seen as it needs. An FP32 build observes
-    nothing.
+    nothing. workers: processes that share the batches.
 
     Raises UsageError for a calibrator that does not exist, and CalibrationError where a value is NaN or infinite or
     where there is no batch.
@@ -39,7 +39,7 @@ def calibrate(run: Run, graph: Graph, data: Data, plan: Plan) -> Ranges:
     kind = get(plan.recipe.calibrator)
     calibrator = kind.of(plan.recipe) if plan.precision in QUANTIZED else get("max")()
     batches = len(data.facts["calibration"])
-    seen = _observed(run, graph, data, needed(plan.recipe))
+    seen = _observed(run, graph, data, needed(plan.recipe), workers)
 
     def make(folder: Path) -> Mapping[str, Any]:
         from aot.calibrator import applies, choose
@@ -90,14 +90,16 @@ def uncalibrated(run: Run, graph: Record) -> Ranges:
     return run.stage(Ranges, "calibrate", _nothing, config={"values": "none"}, inputs=[graph])
 
 
-def _observed(run: Run, graph: Graph, data: Data, level: Level) -> Record:
-    """What was seen of the graph's values on the data, at that level."""
+def _observed(run: Run, graph: Graph, data: Data, level: Level, workers: int) -> Record:
+    """What was seen of the graph's values on the data, at that level or, where the store has it, a higher one."""
     batches = len(data.facts["calibration"])
+    levels = [{"values": "floats", "level": step.name.lower()} for step in Level if step >= level]
+    config = next((c for c in levels if run.holds("observe", config=c, inputs=[graph, data], tools=TOOLS)), levels[0])
 
     def make(folder: Path) -> Mapping[str, Any]:
         import aot
 
-        statistics = observe(graph.model, data, level, run.progress)
+        statistics = observe(graph.model, data, level, run.progress, workers=workers)
         statistics.provenance = {
             "graph": graph.key,
             "data": data.key,
@@ -112,7 +114,7 @@ def _observed(run: Run, graph: Graph, data: Data, level: Level) -> Record:
         Record,
         "observe",
         make,
-        config={"values": "floats", "level": level.name.lower()},
+        config=config,
         inputs=[graph, data],
         tools=TOOLS,
         detail=f"{batches} batches",
@@ -136,6 +138,13 @@ def observe(
             "there is no calibration batch",
             where="calibration data",
             fix="let the function under @model.calibration yield at least one batch",
+        )
+    if workers > 1 and total > 1:
+        from aot.observing_workers import share
+
+        files = [data.path / name for name in data.facts["calibration"]]
+        return share(
+            model, files, level, workers, lambda count: progress.step(count, total, "batches"), memory or MEMORY
         )
     return watch(
         model,

@@ -28,15 +28,10 @@ _BOTH = float(1 << 36)
 
 
 def edges() -> NDArray[np.float64]:
-    """The lower edge of every bin and the upper edge of the last finite one, [32641] for bins 0 to 32639."""
-    return (np.arange(0x7F81, dtype=np.uint32) << 16).view(np.float32).astype(np.float64)
-
-
-def centres() -> NDArray[np.float64]:
-    """The magnitude that stands for a bin, [32768]: its middle, 0 for bin 0 and for the bins of no finite value."""
-    found = np.zeros(BINS)
-    bounds = edges()[:-1]
-    found[1 : len(bounds)] = bounds[1:] + np.diff(bounds, append=2.0 * bounds[-1] - bounds[-2])[1:] / 2
+    """The lower edge of every bin, and the upper edge of the last that holds finite values: [32641], of bins 0 to
+    32639."""
+    found = (np.arange(0x7F81, dtype=np.uint32) << 16).view(np.float32).astype(np.float64)
+    found[-1] = 2.0**128
     return found
 
 

@@ -38,7 +38,7 @@ TARGET = "cpu"
 # protobuf cannot hold a message beyond 2 GiB; the structure beside the weights needs a little.
 LIMIT = 2**31 - 2**24
 _UNKNOWN = re.compile(r"([\w.]+):(\w+)\(-?\d+\) is not a registered function/op")
-_UNSOUND = ("ReluQuantRewrite",)
+_UNSOUND = ("ReluQuantRewrite", "ClipQuantRewrite")
 
 
 class OnnxRuntime(Backend):

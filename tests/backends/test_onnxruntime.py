@@ -134,10 +134,12 @@ def test_fp8_qdq_runs(tmp_path: Path) -> None:
     assert np.array_equal(y, (x / s).astype(kind).astype(np.float32) * s)
 
 
-@pytest.mark.parametrize("act", ["Relu(x)", "Clip(x, low, high)"])
+@pytest.mark.parametrize("act", ["Relu(m)", "Clip(m, low, high)"])
 def test_an_activation_before_fp8_quantization_stays(tmp_path: Path, act: str) -> None:
-    """onnxruntime's own rule drops a Relu there, taking FP8's zero for the end of an unsigned range."""
-    text = f"g (float[n] x) => (float[n] y) {{ r = {act}  q = QuantizeLinear(r, s, z)  y = DequantizeLinear(q, s, z) }}"
+    """onnxruntime's own rules drop a Relu there, taking FP8's zero for the end of an unsigned range, and stop at a
+    Clip."""
+    text = f"""g (float[n] x) => (float[n] y)
+    {{ m = Mul(x, s)  r = {act}  q = QuantizeLinear(r, s, z)  y = DequantizeLinear(q, s, z) }}"""
     ends = {"low": np.float32(0), "high": np.float32(9)} if "low" in act else {}
     zero = np.zeros((), ml_dtypes.float8_e4m3fn)
     graph = write(tmp_path / "m.onnx", text, s=np.float32(1), z=zero, **ends)

@@ -34,8 +34,8 @@ Out = Mapping[Precision, str]
 
 
 @dataclass(frozen=True)
-class Half:
-    """A precision's first half, and the plan of its second."""
+class Ready:
+    """The model in one precision, and the plan that its engine is built by."""
 
     prepared: Prepared
     plan: Plan
@@ -47,10 +47,9 @@ class Half:
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A precision's engine, compared."""
+class Built(Ready):
+    """The same with its engine, which was compared."""
 
-    half: Half
     engine: Engine
     report: Report
 
@@ -74,7 +73,7 @@ def build(request: Request, run: Run) -> Result:
             out[precision] = error.what
     _check_target(wanted[CANDIDATES[0]].backend, wanted[CANDIDATES[0]].targets)
     source = open_source(request, run)
-    halves: list[Half] = []
+    ready: list[Ready] = []
     refused: list[GraphError] = []
     for precision, choices in wanted.items():
         try:
@@ -83,10 +82,10 @@ def build(request: Request, run: Run) -> Result:
             refused.append(error)
             out[precision] = error.what
         else:
-            halves.append(Half(prepared, prepared.plan))
-    if not halves:
+            ready.append(Ready(prepared, prepared.plan))
+    if not ready:
         raise refused[0]
-    return _finish(request, halves, out, run, source)
+    return _finish(request, ready, out, run, source)
 
 
 def finish(request: Request, prepared: Prepared, run: Run) -> Result:
@@ -108,16 +107,16 @@ def finish(request: Request, prepared: Prepared, run: Run) -> Result:
     assert prepared.choice is not None
     out = {one.precision: one.out for one in prepared.choice.candidates if one.out is not None}
     request = request.model_copy(update={"precision": None})
-    halves: list[Half] = []
+    ready: list[Ready] = []
     for one in held:
         try:
-            halves.append(Half(one, decide_finish(request, one)))
+            ready.append(Ready(one, decide_finish(request, one)))
         except TargetError as error:
             if one is prepared:
                 raise
             out[one.plan.precision] = error.what
-    _check_target(halves[0].plan.backend, halves[0].plan.targets)
-    return _finish(request, halves, out, run)
+    _check_target(ready[0].plan.backend, ready[0].plan.targets)
+    return _finish(request, ready, out, run)
 
 
 def _in(request: Request, precision: Precision) -> Request:
@@ -161,60 +160,62 @@ def _check_target(backend: str | None, targets: Sequence[str]) -> None:
         )
 
 
-def _finish(request: Request, halves: Sequence[Half], out: Out, run: Run, source: Source | None = None) -> Result:
+def _finish(request: Request, ready: Sequence[Ready], out: Out, run: Run, source: Source | None = None) -> Result:
     """Build, compare and time what can be taken; package what is chosen."""
-    known = {one: Candidate(one, why) for one, why in out.items()} | {half.precision: _judged(half) for half in halves}
-    able = [half for half in halves if known[half.precision].out is None]
+    known = {precision: Candidate(precision, why) for precision, why in out.items()}
+    known |= {one.precision: _judged(one) for one in ready}
+    able = [one for one in ready if known[one.precision].out is None]
     if not able:
-        return _alone(request, halves[0], known, run, source)
+        return _alone(request, ready[0], known, run, source)
     if not able[0].plan.targets:
         return _carried(request, able, known, run)
 
-    wholes: list[Whole] = []
+    built: list[Built] = []
     refused: list[AotError] = []
-    for half in able:
+    for one in able:
         try:
-            whole = _whole(half, replace(run, of=half.precision), source)
+            done = _built(one, replace(run, of=one.precision), source)
         except (EngineError, GraphError) as error:
             refused.append(error)
-            known[half.precision] = replace(known[half.precision], out=f"no engine comes of it: {error.what}")
+            known[one.precision] = replace(known[one.precision], out=f"no engine comes of it: {error.what}")
         else:
-            wholes.append(whole)
-            known[half.precision] = _judged(half, whole.report)
-    if not wholes:
+            built.append(done)
+            known[one.precision] = _judged(done, done.report)
+    if not built:
         raise refused[0]
-    good = [whole for whole in wholes if known[whole.half.precision].out is None]
+    good = [one for one in built if known[one.precision].out is None]
     if not good:
-        return _packed(request, wholes[0], _none(wholes[0].half, known), run)
+        return _packed(request, built[0], _none(built[0], known), run)
     choice = _chosen(good, known, run)
-    chosen = next(whole for whole in good if whole.half.precision == choice.precision)
+    chosen = next(one for one in good if one.precision == choice.precision)
     return _packed(request, chosen, choice, run)
 
 
-def _whole(half: Half, run: Run, source: Source | None) -> Whole:
-    (target,) = half.plan.targets
-    engine = build_engine(run, half.prepared.final, half.prepared.spec, half.plan, target)
-    return Whole(half, engine, verify_engine(run, engine, half.prepared, half.plan, source))
+def _built(one: Ready, run: Run, source: Source | None) -> Built:
+    (target,) = one.plan.targets
+    engine = build_engine(run, one.prepared.final, one.prepared.spec, one.plan, target)
+    report = verify_engine(run, engine, one.prepared, one.plan, source)
+    return Built(one.prepared, one.plan, engine, report)
 
 
-def _judged(half: Half, engine: Report | None = None) -> Candidate:
+def _judged(one: Ready, engine: Report | None = None) -> Candidate:
     """What is known of a precision before it is timed; out where the graph or the engine misses the budget."""
-    checked = half.prepared.checked.facts
-    reasons = [f"the graph misses the budget: {reason}" for reason in rejudge(checked, half.plan.budget)]
+    checked = one.prepared.checked.facts
+    reasons = [f"the graph misses the budget: {reason}" for reason in rejudge(checked, one.plan.budget)]
     facts = checked
     if engine is not None and engine.facts["ran"]:
         facts = engine.facts
-        reasons += [f"the engine misses the budget: {reason}" for reason in rejudge(facts, half.plan.budget)]
-    return Candidate(half.precision, reasons[0] if reasons else None, facts["cosine"], facts["relative_l2"])
+        reasons += [f"the engine misses the budget: {reason}" for reason in rejudge(facts, one.plan.budget)]
+    return Candidate(one.precision, reasons[0] if reasons else None, facts["cosine"], facts["relative_l2"])
 
 
-def _chosen(good: Sequence[Whole], known: Mapping[Precision, Candidate], run: Run) -> Choice:
+def _chosen(good: Sequence[Built], known: Mapping[Precision, Candidate], run: Run) -> Choice:
     """Time what can be taken, where that is more than one, and pick."""
     if len(good) == 1:
         return pick(_ordered(known))
-    first = good[0].half
-    timings = time_engines(run, {one.half.precision: one.engine for one in good}, first.prepared.spec, first.plan).facts
-    timed = {one.half.precision: tuple(timings["ms"][one.half.precision]) for one in good}
+    engines: dict[str, Engine] = {one.precision: one.engine for one in good}
+    timings = time_engines(run, engines, good[0].prepared.spec, good[0].plan).facts
+    timed = {name: tuple(timings["ms"][name]) for name in engines}
     found = [replace(one, ms=timed.get(one.precision, ())) for one in _ordered(known)]
     return pick(found, timings["on"], timings["sizes"])
 
@@ -223,26 +224,26 @@ def _ordered(known: Mapping[Precision, Candidate]) -> tuple[Candidate, ...]:
     return tuple(known[precision] for precision in CANDIDATES if precision in known)
 
 
-def _none(half: Half, known: Mapping[Precision, Candidate]) -> Choice:
+def _none(one: Ready, known: Mapping[Precision, Candidate]) -> Choice:
     """The choice where nothing can be taken: the widest, which is then not accepted."""
-    return Choice(half.precision, "nothing keeps the budget, and this is the widest", _ordered(known))
+    return Choice(one.precision, "nothing keeps the budget, and this is the widest", _ordered(known))
 
 
 def _alone(
-    request: Request, half: Half, known: Mapping[Precision, Candidate], run: Run, source: Source | None
+    request: Request, one: Ready, known: Mapping[Precision, Candidate], run: Run, source: Source | None
 ) -> Result:
-    prepared = replace(half.prepared, choice=_none(half, known), candidates=())
-    return finish_one(request, prepared, half.plan, run, source)
+    prepared = replace(one.prepared, choice=_none(one, known), candidates=())
+    return finish_one(request, prepared, one.plan, run, source)
 
 
-def _packed(request: Request, whole: Whole, choice: Choice, run: Run) -> Result:
-    prepared = replace(whole.half.prepared, choice=choice, candidates=())
-    return package(run, prepared, whole.half.plan, [whole.engine], [whole.report], request.output)
+def _packed(request: Request, chosen: Built, choice: Choice, run: Run) -> Result:
+    prepared = replace(chosen.prepared, choice=choice, candidates=())
+    return package(run, prepared, chosen.plan, [chosen.engine], [chosen.report], request.output)
 
 
-def _carried(request: Request, able: Sequence[Half], known: Mapping[Precision, Candidate], run: Run) -> Result:
+def _carried(request: Request, able: Sequence[Ready], known: Mapping[Precision, Candidate], run: Run) -> Result:
     """A prepared artifact that carries everything that may still be taken."""
-    first, *others = (half.prepared for half in able)
+    first, *others = (one.prepared for one in able)
     pending = Choice(None, "not made yet: it takes the GPU that the engine is for", _ordered(known))
     choice = pending if others else pick(_ordered(known))
     prepared = replace(first, choice=choice, candidates=tuple(others))

@@ -6,8 +6,13 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from _engine import Dims, strip
+
+if TYPE_CHECKING:
+    from aot.config import Recipe
+    from aot.statistics import Statistics
 
 RECIPES = ("fp16", "int8", "fp8")
 
@@ -45,54 +50,70 @@ MODELS = tuple(dict.fromkeys(cell.model for cell in CELLS))
 
 
 def prepare(folder: Path, models: Sequence[str], recipes: Sequence[str]) -> None:
-    """Write MODEL.RECIPE.onnx for each. recipes: names in `calib/`, or paths."""
-    import onnx_ir as ir
+    """Write MODEL.RECIPE.onnx for each. recipes: names in `calib/`, or paths. A refused one is printed with why."""
     from surgery.models import MODELS as SOURCES
 
     from aot import content
     from aot.config import Recipe, load
-    from aot.precision import apply
-    from aot.stages.surgery import rewrite
+    from aot.errors import GraphError
 
     for name in models:
         with tempfile.TemporaryDirectory() as scratch:
             work = Path(scratch)
-            source = SOURCES[name]
-            source.write(work / "exported.onnx")
-            amax: dict[bool, dict[str, float]] = {}
+            SOURCES[name].write(work / "exported.onnx")
             for wanted in recipes:
-                recipe = load(Recipe, content.find("calib", wanted))
-                quantized = recipe.precision in ("int8", "fp8")
-                rewritten = work / ("quantized" if quantized else "wide")
-                if quantized not in amax:
-                    rewritten.mkdir()
-                    rewrite(work / "exported.onnx", rewritten, narrow=recipe.precision != "fp32", quantized=quantized)
-                    amax[quantized] = observe(rewritten / "model.onnx", name)
-                model = ir.load(rewritten / "model.onnx")
-                outcome = apply(model, recipe, amax[quantized])
-                ir.save(model, work / "final.onnx", external_data="final.onnx.data")
                 target = folder / f"{name}.{Path(wanted).stem}.onnx"
-                strip(work / "final.onnx", target)
-                (work / "final.onnx.data").unlink()
-                ops = ", ".join(f"{count} {op}" for op, count in outcome.ops.items()) or "nothing"
-                print(f"{target.name}: {outcome.nodes} nodes, quantized: {ops}", flush=True)
+                try:
+                    said = lower(name, load(Recipe, content.find("calib", wanted)), work, target)
+                except GraphError as error:
+                    target.unlink(missing_ok=True)
+                    said = f"refused: {error.what}"
+                print(f"{target.name}: {said}", flush=True)
 
 
-def observe(graph: Path, name: str) -> dict[str, float]:
-    """The largest magnitude of every float value over two random batches: it decides where FP32 stays, and scales."""
-    import numpy as np
+def lower(name: str, recipe: Recipe, work: Path, target: Path) -> str:
+    """What `aot build` makes of work/exported.onnx by the recipe, without its weights; says what was quantized.
+
+    Rewritten graphs and what was seen of their values are kept in `work` for the next recipe.
+    """
+    import onnx_ir as ir
+
+    from aot.calibrator import choose, get
+    from aot.config import QUANTIZED
+    from aot.precision import apply
+    from aot.stages.calibrate import needed
+    from aot.stages.surgery import rewrite
+    from aot.statistics import Statistics
+
+    quantized = recipe.precision in QUANTIZED
+    rewritten = work / ("quantized" if quantized else "wide")
+    if not rewritten.exists():
+        rewritten.mkdir()
+        rewrite(work / "exported.onnx", rewritten, narrow=True, quantized=quantized)
+    seen = rewritten / needed(recipe).name
+    if not seen.exists():
+        seen.mkdir()
+        observed(rewritten / "model.onnx", name, recipe).save(seen)
+    statistics = Statistics.load(seen)
+    calibrator = get(recipe.calibrator).of(recipe) if quantized else get("max")()
+    model = ir.load(rewritten / "model.onnx")
+    outcome = apply(model, recipe, choose(calibrator, statistics), statistics)
+    ir.save(model, work / "final.onnx", external_data="final.onnx.data")
+    strip(work / "final.onnx", target)
+    (work / "final.onnx.data").unlink()
+    ops = ", ".join(f"{count} {op}" for op, count in outcome.ops.items()) or "nothing"
+    return f"{outcome.nodes} nodes, quantized: {ops}"
+
+
+def observed(graph: Path, name: str, recipe: Recipe) -> Statistics:
+    """What the recipe needs to know of the graph's values, from random inputs: what stays FP32, and scales."""
     from surgery.models import MODELS as SOURCES
 
-    from aot.backends.onnxruntime_tap import Tap
     from aot.batches import generated
     from aot.declaration import ModelSpec
-    from aot.observe import float_values
+    from aot.observing import watch
+    from aot.stages.calibrate import needed
 
-    observed = float_values(graph)
-    tap = Tap(graph, observed.values)
     spec = ModelSpec(name, SOURCES[name].inputs)
-    found: dict[str, float] = {}
-    for seed in range(2):
-        for value, array in tap(generated(spec, {"batch": 2, "seq": 128}, seed)).items():
-            found[value] = max(found.get(value, 0.0), float(np.abs(array).max()))
-    return found | {alias: found[of] for alias, of in observed.alias.items() if of in found}
+    batches = (generated(spec, {"batch": 2, "seq": 128}, seed) for seed in range(2))
+    return watch(graph, enumerate(batches), needed(recipe), lambda number: None)

@@ -55,7 +55,9 @@ def test_int8_values_are_rounded_and_symmetric() -> None:
     values = stored(weight, np.array(1 / 127, np.float32), Grain(), INT8)
     np.testing.assert_array_equal(values, [[-127, 127, 64, 0]])
     assert values.dtype == np.int8
-    assert stored(np.float32([-9.0]), np.array(0.01, np.float32), Grain(), INT8) == -127  # -128 has no counterpart
+    assert (
+        stored(np.array([-9.0], np.float32), np.array(0.01, np.float32), Grain(), INT8) == -127
+    )  # -128 has no counterpart
 
 
 def test_fp8_values_hold_no_nan_byte_whatever_the_scale() -> None:
@@ -84,7 +86,7 @@ def test_int4_values_use_all_sixteen_codes_two_to_a_byte() -> None:
     weight = np.array([[-8.0, 7.0, 0.4, -0.6]], np.float32)
     values = stored(weight, np.array(1.0, np.float32), Grain(), INT4)
     np.testing.assert_array_equal(values.astype(np.int8), [[-8, 7, 0, -1]])
-    assert stored(np.float32([-99.0]), np.array(1.0, np.float32), Grain(), INT4).astype(np.int8) == -8
+    assert stored(np.array([-99.0], np.float32), np.array(1.0, np.float32), Grain(), INT4).astype(np.int8) == -8
     assert ir.tensor(values, dtype=INT4.onnx).nbytes == 2
 
 
@@ -103,7 +105,8 @@ def test_a_block_has_a_scale_for_each_output_channel_and_each_run_of_input_chann
 def squared_error(weight: np.ndarray, scales: np.ndarray, grain: Grain, form: Quantized) -> np.ndarray:
     """Of every row, written out."""
     wide = scales.repeat(grain.block or 1, axis=1) if grain.block else scales[:, None]
-    return np.square(np.clip(np.rint(weight / wide), form.low, form.top) * wide - weight).sum(axis=1)
+    found: np.ndarray = np.square(np.clip(np.rint(weight / wide), form.low, form.top) * wide - weight).sum(axis=1)
+    return found
 
 
 @pytest.mark.parametrize("grain", [Grain(0), Grain(1, 16)], ids=["channel", "block"])

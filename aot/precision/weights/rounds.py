@@ -22,7 +22,6 @@ from aot.precision.weights.rounding import round_adaptively
 from aot.precision.weights.seen import Seen
 from aot.precision.weights.work import Work
 
-
 _NO_MATRIX = "its weight is no matrix over the channels of its input"
 
 

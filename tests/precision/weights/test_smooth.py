@@ -8,10 +8,15 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from aot.calibrator import Calibrator
 from aot.config import Recipe
+from aot.histogram import edges
 from aot.precision import apply
+from aot.precision.formats import INT8, Quantized
 from aot.precision.reading import constant
+from aot.precision.weights.seen import Seen
 from aot.precision.weights.smooth import smooth, smoothing
+from aot.statistics import Level, Tensor
 from tests.precision.graphs import Array, graph, node, ops
 from tests.precision.weights.observing import outputs, relative, seen_by, statistics
 
@@ -188,6 +193,28 @@ def test_what_was_seen_is_what_would_be_seen_now() -> None:
 
 def _histograms(*found: Any) -> list[Any]:
     return [getattr(one, "statistics", one)["n"].histogram for one in found]
+
+
+class Median(Calibrator):
+    """The range that half of the values lie in."""
+
+    name = "median"
+    needs = Level.HISTOGRAM
+
+    def amax(self, tensor: Tensor, form: Quantized) -> float:
+        assert tensor.histogram is not None
+        below = np.cumsum(tensor.histogram.counts)
+        return float(edges()[np.searchsorted(below, below[-1] / 2)])
+
+
+def test_the_calibrator_chooses_anew_from_what_was_divided() -> None:
+    model = norm_and_two_readers()
+    found = statistics(model, X)
+    seen = Seen(found, {**found.amax(), "n": Median("int8").amax(found["n"], INT8)}, Median("int8"), INT8)
+    smooth(model.graph, OPS, 0.5, True, seen)
+    fresh = statistics(model, X)
+    assert seen.amax["n"] == pytest.approx(Median("int8").amax(fresh["n"], INT8), rel=0.1)
+    assert seen.amax["y"] == found["y"].amax
 
 
 def error(alpha: float | str | None, precision: str = "int8") -> float:

@@ -6,10 +6,11 @@ made that holds every pass to the contract: at least one site changes, a second 
 passes, and the numbers stay equal.
 
 `run_passes` runs passes in order, each until it finds nothing more to do, and the list again while something changed.
-A pass says which ops it looks for (`anchors`); where the graph holds none of them it costs nothing. After every change
-what nothing reads is removed, the dtypes and shapes of what is new or was not known are inferred, so that a pass may
-rely on them; and a node that a pass made without saying where it comes from inherits the origin of what it replaced
-(`aot.origins.inherit` has the rule).
+A pass says which ops it looks for (`anchors`); where the graph holds none of them it costs nothing. All constants are
+initializers of the main graph from the beginning. After every change what nothing reads is removed, and the dtypes and
+shapes of what is new are inferred, so that a pass may rely on them; dims that may be known better by then are asked for
+once the list is through. A node that a pass made without saying where it comes from inherits the origin of what it
+replaced (`aot.origins.inherit` has the rule).
 
 A value keeps its name as long as it holds the same numbers: by the names a rewrite is compared with what it replaced
 (`aot.graph_check`). One that holds others should have another name; else only what reads it shows that all is well.
@@ -24,8 +25,9 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from aot import origins
+from aot.graph_constants import lift_constants, read_small
 from aot.graph_shapes import complete, infer_shapes
-from aot.graph_state import NODES, State, inner_graphs, read_small
+from aot.graph_state import NODES, State, inner_graphs
 from aot.origins import Origin
 
 __all__ = [
@@ -136,6 +138,7 @@ def run_passes(passes: Iterable[Pass], model: ir.Model, watch: Watch | None = No
     `watch(pass, before, after)` sees every change. A pass that the list holds more than once is counted once.
     """
     passes = tuple(passes)
+    lift_constants(model)
     read_small(model)
     done = {one.name: Applied(one.name) for one in passes}
     state = State.of(model)
@@ -178,7 +181,8 @@ def _tidied(before: State) -> State:
     drop_unread(model.graph)
     after = State.of(model)
     changed = after.changed(before)
-    origins.inherit(model, _Origins(before), changed)
+    if any([origins.of(node) is not None for node in before.nodes]):
+        origins.inherit(model, _Origins(before), changed)
     complete(after, changed)
     return after
 
@@ -206,13 +210,16 @@ def drop_unread(graph: ir.Graph) -> int:
     """Remove the nodes and the initializers that no output depends on, those of bodies included; returns how many."""
     removed = 0
     for node in reversed(graph):
-        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+        for value in node.outputs:
+            if value.uses() or value.is_graph_output():
+                break
+        else:
             discard(node)
             removed += 1
             continue
-        for body in inner_graphs(node.attributes.data.values()):
+        for body in inner_graphs(node.attributes.data.values()) if node.attributes else ():
             removed += drop_unread(body)
-    for name, value in tuple(graph.initializers.items()):
+    for name, value in tuple(graph.initializers.data.items()):
         if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
             del graph.initializers[name]
             removed += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import onnx_ir as ir
 
@@ -17,12 +17,7 @@ if TYPE_CHECKING:
     import onnx
 
 
-_SMALL = 1 << 12
-"""Elements."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeState:
+class NodeState(NamedTuple):
     """A node: (domain, op type, overload), its attributes, and the keys of what it reads and makes ("" for nothing)."""
 
     op: tuple[str, str, str]
@@ -86,18 +81,21 @@ class State:
             return found
 
         inputs = tuple([key(value) for value in graph.inputs])
-        constants = tuple([key(value) for value in graph.initializers.values()])
+        constants = tuple([key(value) for value in graph.initializers.data.values()])
         for name in constants:
             self.constants[name] = self.values[name].const_value
         nodes = tuple(graph)
         for node in nodes:
             attributes = tuple(node.attributes.data.values())
-            read = tuple([key(value) for value in node.inputs])
+            read = tuple([keys[value] if value in keys else key(value) for value in node.inputs])
             made = tuple([key(value) for value in node.outputs])
             domain, op = node.domain, node.op_type
             self.nodes[node] = NodeState((domain, op, node.overload), attributes, read, made, graph)
             if not domain and visible:
-                self.ops.setdefault(op, []).append((len(self.nodes), node))
+                if op in self.ops:
+                    self.ops[op].append((len(self.nodes), node))
+                else:
+                    self.ops[op] = [(len(self.nodes), node)]
             for name in made:
                 self.maker[name] = node
             for attribute in attributes:
@@ -130,36 +128,6 @@ class State:
                 yield from [key for key in self.reads(inner) if key not in inside]
                 inside.update(self.nodes[inner].outputs)
             yield from [key for key in graph.outputs if key not in inside]
-
-
-def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
-    """What a Constant node holds, None for any other."""
-    if node.op_type != "Constant" or node.domain:
-        return None
-    held = node.attributes.data.get("value")
-    # onnx_ir's own way is many times slower, but knows the other attributes.
-    return held.value if held is not None else ir.convenience.get_const_tensor(node.outputs[0])
-
-
-def read_small(model: ir.Model) -> None:
-    """Take small constants out of the messages that a file was parsed to, which parse and copy them at every access."""
-    for value in model.graph.initializers.values():
-        if value.const_value is not None:
-            value.const_value = _read(value.const_value)
-    for node in walk(model.graph):
-        held = node.attributes.data.get("value") if node.op_type == "Constant" else None
-        if held is not None and not node.domain and held.type is ir.AttributeType.TENSOR:
-            read = _read(held.value)
-            if read is not held.value:
-                node.attributes["value"] = ir.AttrTensor("value", read)
-
-
-def _read(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    if not isinstance(tensor, ir.serde.TensorProtoTensor) or tensor.dtype == ir.DataType.STRING:
-        return tensor
-    if tensor.dtype.bitwidth < 8 or tensor.size > _SMALL:
-        return tensor
-    return ir.Tensor(tensor.numpy(), tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
 
 
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS

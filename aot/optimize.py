@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,16 +113,30 @@ def optimize(
     before = _count(model)
     outputs = [(value.shape, value.type) for value in model.graph.outputs]
     start, checked = time.perf_counter(), check.seconds if check is not None else 0.0
-    # Names first: what is skipped is reported by name.
-    common.NameFixPass()(model)
-    done = run_passes(passes, model, check)
-    common.NameFixPass()(model)
-    common.TopologicalSortPass()(model)
+    with _frozen():
+        # Names first: what is skipped is reported by name.
+        common.NameFixPass()(model)
+        done = run_passes(passes, model, check)
+        common.NameFixPass()(model)
+        common.TopologicalSortPass()(model)
     for value, (shape, kind) in zip(model.graph.outputs, outputs, strict=True):
         value.shape, value.type = shape or value.shape, kind or value.type
     seconds = time.perf_counter() - start
     spent = check.seconds - checked if check is not None else 0.0
     return Optimized(before, _count(model), seconds - spent, tuple(done), check)
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """Garbage is only looked for in what comes to be here: not again and again in all the modules that are loaded."""
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _count(model: ir.Model) -> int:

@@ -147,7 +147,8 @@ def inherit(model: ir.Model, before: Mapping[str, Origin], made: Iterable[ir.Nod
         if of(node) is None:
             makers = (value.producer() for value in node.inputs if value is not None)
             set(node, _first(of(maker) for maker in makers if maker is not None))
-    for holder in every_node(model) if any(of(node) is None for node in fresh) else ():
+    inside = any(of(node) is None and node.graph is not model.graph for node in fresh)
+    for holder in every_node(model) if inside else ():
         for node in (node for graph in subgraphs(holder) for node in graph):
             if of(node) is None:
                 hand_on(holder, node)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from aot.graph_shapes import made_up
-from aot.graph_state import NODES, constant_of, walk
+from aot.graph_constants import constant_of, initializer
+from aot.graph_inference import made_up
+from aot.graph_state import NODES, walk
 
 Dim = int | str | None
 
@@ -129,15 +130,17 @@ def only_user(value: ir.Value) -> ir.Node | None:
 
 def constant(model: ir.Model, name: str, data: np.ndarray[Any, Any]) -> ir.Value:
     """A new initializer; its name is `name`, with a number where that is taken."""
-    taken = model.graph.initializers
-    unique, count = name, 1
-    while unique in taken:
-        count += 1
-        unique = f"{name}_{count}"
-    tensor = ir.Tensor(data, name=unique)
-    value = ir.Value(name=unique, shape=ir.Shape(data.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
-    model.graph.register_initializer(value)
-    return value
+    return initializer(model, name, ir.Tensor(data))
+
+
+def as_attributes(values: Mapping[str, Any]) -> dict[str, ir.Attr]:
+    """Attributes of these values; onnx_ir takes a hundred times as long to see that a list holds integers."""
+    return {
+        name: ir.AttrInt64s(name, value)
+        if isinstance(value, list | tuple) and value and all([type(one) is int for one in value])
+        else ir.convenience.convert_attribute(name, value)
+        for name, value in values.items()
+    }
 
 
 def replace(
@@ -157,7 +160,9 @@ def replace(
     assert graph is not None
     assert len(node.outputs) == 1
     source = node if like is None else like
-    new = ir.node(op, inputs, dict(attributes or {}), name=source.name, metadata_props=dict(source.metadata_props))
+    new = ir.node(
+        op, inputs, as_attributes(attributes or {}), name=source.name, metadata_props=dict(source.metadata_props)
+    )
     ir.convenience.replace_nodes_and_values(graph, node, [node], [new], node.outputs, new.outputs)
     return new
 
@@ -172,7 +177,7 @@ def before(
     """The output of a new node in front of `node`, with the name and metadata of `like`, by default of `node`."""
     source = node if like is None else like
     name = source.name if like is not None else f"{node.name}_{op}"
-    made = ir.node(op, inputs, dict(attributes or {}), name=name, metadata_props=dict(source.metadata_props))
+    made = ir.node(op, inputs, as_attributes(attributes or {}), name=name, metadata_props=dict(source.metadata_props))
     made.outputs[0].name = f"{node.outputs[0].name}_{op}"
     assert node.graph is not None
     node.graph.insert_before(node, made)

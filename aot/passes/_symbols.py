@@ -50,9 +50,11 @@ class Polynomial:
         return -self + other
 
     def __mul__(self, other: int | Polynomial) -> int | Polynomial:
+        if isinstance(other, int):
+            return Polynomial({atoms: factor * other for atoms, factor in self.terms.items()}) if other else 0
         product: Counter[_Monomial] = Counter()
         for left, a in self.terms.items():
-            for right, b in _terms(other).items():
+            for right, b in other.terms.items():
                 product[tuple(sorted(left + right))] += a * b
         return _made(product)
 
@@ -106,6 +108,10 @@ def quotient(a: int | Polynomial, b: int | Polynomial) -> int | Polynomial | Non
     """
     if b == 0:
         raise ZeroDivisionError
+    if isinstance(b, int):
+        if any([factor % b for factor in _terms(a).values()]):
+            return None
+        return _made({atoms: factor // b for atoms, factor in _terms(a).items()})
     by, divisor = max(_terms(b).items(), key=_degree)
     found: int | Polynomial = 0
     while a != 0:

@@ -17,14 +17,13 @@ VIEWS = ("Reshape", "Transpose", "Squeeze", "Unsqueeze")
 _PRODUCT = re.compile(r"(?:(\d+)\*)?([A-Za-z_]\w*)(?:\*(\d+))?")
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(NamedTuple):
     """number · the product of the symbols, which are sorted: the size of a dim, or of a part of one."""
 
     number: int = 1
     symbols: tuple[str, ...] = ()
 
-    def __mul__(self, other: Size) -> Size:
+    def __mul__(self, other: Size) -> Size:  # type: ignore[override]
         return Size(self.number * other.number, tuple(sorted((*self.symbols, *other.symbols))))
 
     def over(self, other: Size) -> Size | None:

@@ -10,7 +10,19 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._edit import array, attribute, bypass, constant, dims, made_by, nodes, only_user, opset, replace
+from aot.passes._edit import (
+    array,
+    as_attributes,
+    attribute,
+    bypass,
+    constant,
+    dims,
+    made_by,
+    nodes,
+    only_user,
+    opset,
+    replace,
+)
 from aot.passes._layouts import BROADCAST, Moved, before, moved
 from aot.passes._views import VIEWS, Layout, chain, shortest
 
@@ -26,6 +38,7 @@ class _Region:
 
     order: tuple[int, ...]
     opset: int
+    steps: _Steps
     moves: dict[ir.Node, Moved] = field(default_factory=dict)
 
     @property
@@ -104,16 +117,18 @@ class _Region:
             if maker is not None and chain(maker)[0].inputs[0] in inside:
                 total -= 1  # It left the region, where its views are counted, and comes back through a Transpose.
             elif self.source(value) is not None and maker is not None:
-                total += _steps(chain(maker)) - _steps(chain(maker)[:-1]) if alone else 0
+                total += self.steps(chain(maker)) - self.steps(chain(maker)[:-1]) if alone else 0
             else:
                 found = chain(maker) if maker is not None and alone else []
-                total -= _steps(found, last=self.back) - _steps(found) if found else 1
+                total -= self.steps(found, last=self.back) - self.steps(found) if found else 1
         for value, readers in self.exits():
-            total += sum(_steps(_onwards(node)) - _steps(_onwards(node)[1:]) for node in readers if self.undoes(node))
+            total += sum(
+                self.steps(_onwards(node)) - self.steps(_onwards(node)[1:]) for node in readers if self.undoes(node)
+            )
             others = [node for node in readers if not self.undoes(node)]
             found = _onwards(others[0]) if len(readers) == 1 and others and not value.is_graph_output() else []
             if others or value.is_graph_output():
-                total -= _steps(found, first=self.order) - _steps(found) if found else 1
+                total -= self.steps(found, first=self.order) - self.steps(found) if found else 1
         return total
 
 
@@ -131,8 +146,27 @@ def _onwards(node: ir.Node) -> list[ir.Node]:
     return found
 
 
-def _steps(found: Sequence[ir.Node], first: Sequence[int] = (), last: Sequence[int] = ()) -> int:
-    """The fewest views that do what a chain does, with a Transpose in front of it or behind it."""
+class _Steps:
+    """The fewest views that do what a chain does, with a Transpose in front of it or behind it.
+
+    The same chains are asked of every region that they lie at; `forget` once the graph has changed.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[ir.Node, ...], tuple[int, ...], tuple[int, ...]], int] = {}
+
+    def __call__(self, found: Sequence[ir.Node], first: tuple[int, ...] = (), last: tuple[int, ...] = ()) -> int:
+        key = tuple(found), first, last
+        if key not in self._known:
+            self._known[key] = _count(found, first, last)
+        return self._known[key]
+
+    def forget(self) -> None:
+        """Of another graph nothing is known."""
+        self._known.clear()
+
+
+def _count(found: Sequence[ir.Node], first: tuple[int, ...], last: tuple[int, ...]) -> int:
     if not found:
         return 0
     shape = dims(found[0].inputs[0])
@@ -164,7 +198,7 @@ def cancel_transposes(model: ir.Model, skip: Skip) -> int:
 
     All nodes that are connected so are moved together, and only if fewer views are left.
     """
-    changed = 0
+    changed, version, steps = 0, opset(model), _Steps()
     # What was seen to save nothing, by order: other Transposes at its borders would only find it again.
     vain: defaultdict[tuple[int, ...], set[ir.Node]] = defaultdict(set)
     for node in nodes(model, "Transpose"):
@@ -173,14 +207,15 @@ def cancel_transposes(model: ir.Model, skip: Skip) -> int:
         if not order or order == tuple(range(len(order))) or not (result.uses() or result.is_graph_output()):
             continue
         maker = node.inputs[0].producer() if node.inputs[0] is not None else None
-        onwards = _Region(order, opset(model)), [use.node for use in result.uses()]
-        backwards = _Region(tuple(np.argsort(order).tolist()), opset(model)), [maker] if maker is not None else []
+        onwards = _Region(order, version, steps), [use.node for use in result.uses()]
+        backwards = _Region(tuple(np.argsort(order).tolist()), version, steps), [maker] if maker is not None else []
         for region, seeds in (onwards, backwards):
             if not region.grow([seed for seed in seeds if seed not in vain[region.order]], node.graph):
                 continue
             if region.saved() > 0:
                 _move(model, region, node.graph)
                 vain.clear()
+                steps.forget()
                 changed += 1
                 break
             vain[region.order].update(region.moves)
@@ -216,7 +251,9 @@ def _transposed(
     value: ir.Value, order: Sequence[int], at: ir.Node, name: str, like: ir.Value | None = None
 ) -> ir.Value:
     """A Transpose of `value` in front of `at`, which hands on its origin."""
-    node = ir.node("Transpose", [value], {"perm": tuple(order)}, name=name, metadata_props=dict(at.metadata_props))
+    node = ir.node(
+        "Transpose", [value], as_attributes({"perm": tuple(order)}), name=name, metadata_props=dict(at.metadata_props)
+    )
     result, shape = node.outputs[0], dims(value)
     result.name, result.type = name, value.type
     result.shape = like.shape if like is not None else None if shape is None else ir.Shape([shape[i] for i in order])
@@ -244,7 +281,7 @@ def _compute(model: ir.Model, region: _Region, node: ir.Node, known: dict[ir.Val
     for index, data in move.inputs.items():
         inputs += [None] * (index + 1 - len(inputs))
         inputs[index] = constant(model, f"{node.outputs[0].name}_in{index}", data)
-    attributes = {**node.attributes, **move.attributes}
+    attributes = as_attributes({**node.attributes, **move.attributes})
     if move.same:
         replace(node, node.op_type, inputs, attributes)
         return

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
 
 import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.graph_state import walk
+from aot.graph_constants import lift_constants
+from aot.graph_state import CONTROL, inner_graphs, walk
 from aot.passes._compute import Array, Unfoldable, compute, foldable
 from aot.passes._compute_elementwise import cast
-from aot.passes._edit import attribute, replace, tensor
+from aot.passes._edit import attribute, constant, nodes, replace, tensor
 
 SMALL = 1 << 20
 """Bytes. A larger result is kept only if it takes the place of at least as many bytes of weights."""
@@ -41,22 +41,18 @@ def fold_constants(model: ir.Model, skip: Skip) -> int:
     model larger by more than `GROWTH`: what is larger than `SMALL`, or a weight in another form, takes the place of
     weights that nothing else reads.
     """
-    _lift(model)
+    lifted = lift_constants(model) if _has_any_to_lift(model) else 0
     folding = _Folding(model)
     for node in walk(model.graph):
         folding.visit(node)
-    return folding.write(skip)
+    return lifted + folding.write(skip)
 
 
-def _lift(model: ir.Model) -> None:
-    """Hold the initializers of bodies in the main graph."""
-    held = model.graph.initializers
-    for body in dict.fromkeys(node.graph for node in walk(model.graph)):
-        for name, value in tuple(body.initializers.items()) if body is not None and body is not model.graph else ():
-            if not value.is_graph_input() and not value.is_graph_output():
-                del body.initializers[name]  # type: ignore[union-attr]
-                value.name = _free(name, held)
-                model.graph.register_initializer(value)
+def _has_any_to_lift(model: ir.Model) -> bool:
+    holders = nodes(model, *CONTROL)
+    return any(nodes(model, "Constant")) or any(
+        body.initializers for node in holders for body in inner_graphs(node.attributes.data.values())
+    )
 
 
 class _Folding:
@@ -66,7 +62,7 @@ class _Folding:
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self.opset = model.opset_imports.get("", 1)
-        self.known: dict[ir.Value, Array | ir.TensorProtocol] = {}
+        self.known: dict[ir.Value, Array] = {}
         self.made: list[ir.Node] = []
         self.paying: dict[ir.Value, int] = {}
         self.growth: int = model.meta.get(_GROWN, 0)
@@ -76,16 +72,9 @@ class _Folding:
         """Compute the outputs of `node`, if they can be told."""
         if node.domain:
             return
-        if node.op_type == "Constant":
-            held = tensor(node.outputs[0])
-            if held is not None and held.dtype != ir.DataType.STRING:
-                # What the attributes for single numbers hold lacks a proper shape.
-                self.known[node.outputs[0]] = held if "value" in node.attributes else held.numpy()
-                self.made.append(node)
-            return
         found = self._by_shape(node)
         if found is None:
-            if not all(value is None or value in self.known or _initial(value) for value in node.inputs):
+            if not all([value is None or value in self.known or _held(value) is not None for value in node.inputs]):
                 return
             if not node.inputs or not foldable(node) or _named(node):
                 return
@@ -126,47 +115,39 @@ class _Folding:
     def _array(self, value: ir.Value | None) -> Array | None:
         if value is None:
             return None
-        held = self.known.get(value)
-        if held is None and _initial(value):
-            held = value.const_value
-        if held is None or isinstance(held, np.ndarray):
-            return held
-        array = held.numpy()
         if value in self.known:
-            self.known[value] = array
-        return array
+            return self.known[value]
+        held = _held(value)
+        return None if held is None else held.numpy()
 
     def write(self, skip: Skip) -> int:
         """Make initializers of the results that are read by something else; return the number of nodes removed."""
-        left: set[ir.Node] = set()
-        made = set(self.made)
+        going = set(self.made)
         for node in reversed(self.made):
             needed = [
                 value
                 for value in node.outputs
-                if value.is_graph_output() or any(use.node not in made or use.node in left for use in value.uses())
+                if value.is_graph_output() or any(use.node not in going for use in value.uses())
             ]
             if _named(node) or (len(node.outputs) > 1 and any(value.is_graph_output() for value in needed)):
-                left.add(node)
-                continue
-            if node.op_type == "Constant":
+                going.remove(node)
                 continue
             for value in needed:
-                if not self._affordable(value, made - left):
+                if not self._affordable(value, going):
                     skip(node, f"its result of {self.known[value].nbytes:,} bytes would make the model larger")
-                    left.add(node)
+                    going.remove(node)
                     break
         self.model.meta[_GROWN] = self.growth
-        folded = [node for node in self.made if node not in left]
+        folded = [node for node in self.made if node in going]
         removed: defaultdict[ir.Graph, list[ir.Node]] = defaultdict(list)
         for node in folded:
             for value in node.outputs:
-                self._settle(value, made, left)
+                self._settle(value, going)
             if node.graph is not None:
                 removed[node.graph].append(node)
         # Inner graphs come later and read from outer ones, so they go first.
-        for graph, nodes in reversed(removed.items()):
-            graph.remove(nodes, safe=True)
+        for graph, gone in reversed(removed.items()):
+            graph.remove(gone, safe=True)
         return len(folded)
 
     def _affordable(self, value: ir.Value, folded: set[ir.Node]) -> bool:
@@ -204,45 +185,31 @@ class _Folding:
             if node is not None and node.op_type != "Constant":
                 stack += [each for each in node.inputs if each is not None]
                 continue
-            held = self.known.get(one, one.const_value)
+            held = _held(one)
             sources[one] = held.nbytes if held is not None else 0
         return sources
 
-    def _settle(self, value: ir.Value, made: set[ir.Node], left: set[ir.Node]) -> None:
+    def _settle(self, value: ir.Value, going: set[ir.Node]) -> None:
         """Put an initializer in the place of `value` for those that go on reading it."""
-        if not value.is_graph_output() and not any(use.node not in made or use.node in left for use in value.uses()):
+        if not value.is_graph_output() and all(use.node in going for use in value.uses()):
             return
         held = self.known[value]
-        if isinstance(held, np.ndarray):
-            if not held.flags.c_contiguous and held.nbytes <= SMALL:
-                held = held.copy()  # a larger one stays a view of what is mapped from the file
-            held = ir.Tensor(held)
-        initializers = self.model.graph.initializers
-        name = _free(value.name or "constant", initializers)
-        new = ir.Value(name=name, shape=ir.Shape(held.shape.numpy()), type=ir.TensorType(held.dtype), const_value=held)
-        held.name = name
-        self.model.graph.register_initializer(new)
+        if not held.flags.c_contiguous and held.nbytes <= SMALL:
+            held = held.copy()  # a larger one stays a view of what is mapped from the file
+        new = constant(self.model, value.name or "constant", held)
         if value.is_graph_output():
             node = value.producer()
             assert node is not None
-            new.name = f"{name}_value"
+            new.name = f"{new.name}_value"
             replace(node, "Identity", [new])
             return
         value.replace_all_uses_with(new)
 
 
-def _free(name: str, taken: Collection[str]) -> str:
-    """`name`, with a number where that is taken."""
-    unique, count = name, 1
-    while unique in taken:
-        count += 1
-        unique = f"{name}_{count}"
-    return unique
-
-
-def _initial(value: ir.Value) -> bool:
-    """Whether a value is an initializer that nothing can override."""
-    return value.const_value is not None and value.is_initializer() and not value.is_graph_input()
+def _held(value: ir.Value) -> ir.TensorProtocol | None:
+    """What a constant holds that nothing can override; None for strings."""
+    held = tensor(value)
+    return None if held is None or held.dtype == ir.DataType.STRING else held
 
 
 def _named(node: ir.Node) -> bool:

@@ -36,6 +36,7 @@ def possible_branches(model: ir.Model, skip: Skip) -> int:
     computed, or computes what it would for the shapes that fit. This is how torch.onnx.export writes a squeeze of a
     dim of unknown size in front of a layer.
     """
+    changed = 0
     for node in nodes(model, "If"):
         branches = [attribute(node, name) for name in ("then_branch", "else_branch")]
         for at, output in enumerate(node.outputs):
@@ -46,8 +47,9 @@ def possible_branches(model: ir.Model, skip: Skip) -> int:
             fitting = [branch for branch, rank in zip(branches, ranks, strict=True) if wanted in (rank or ())]
             if len(fitting) == 1:
                 inline(model, node, fitting[0])
-                return 1
-    return 0
+                changed += 1
+                break
+    return changed
 
 
 def _wanted(value: ir.Value, depth: int) -> int | None:

@@ -42,7 +42,7 @@ def _share_constants(model: ir.Model) -> int:
     What a pass makes of weights when the graph is written is not looked at: it would be made for that alone.
     """
     alike: defaultdict[_Key, list[ir.Value]] = defaultdict(list)
-    for value in model.graph.initializers.values():
+    for value in model.graph.initializers.data.values():
         tensor = value.const_value
         if tensor is None or isinstance(tensor, ir.LazyTensor) or tensor.dtype == ir.DataType.STRING:
             continue
@@ -117,7 +117,7 @@ def _share_nodes(graph: ir.Graph, around: Sequence[dict[_Key, ir.Node]]) -> int:
     known: dict[_Key, ir.Node] = {}
     changed = 0
     for node in tuple(graph):
-        inner = inner_graphs(node.attributes.data.values())
+        inner = inner_graphs(node.attributes.data.values()) if node.attributes else []
         for one in inner if node.op_type in CONTROL else ():
             changed += _share_nodes(one, [*around, known])
         if inner or node.domain or node.op_type in RANDOM or not node.inputs:
@@ -132,11 +132,10 @@ def _share_nodes(graph: ir.Graph, around: Sequence[dict[_Key, ir.Node]]) -> int:
 
 
 def _key(node: ir.Node) -> _Key:
-    inputs = [id(value) for value in node.inputs]
-    if node.op_type in _COMMUTATIVE:
-        inputs.sort()
-    attributes = tuple((name, _hashable(node.attributes[name])) for name in sorted(node.attributes))
-    return node.op_type, tuple(inputs), attributes, tuple(bool(value.name) for value in node.outputs)
+    inputs: Hashable = node.inputs if node.op_type not in _COMMUTATIVE else tuple(sorted(map(id, node.inputs)))
+    held = node.attributes.data
+    attributes = tuple([(name, _hashable(held[name])) for name in sorted(held)])
+    return node.op_type, inputs, attributes, tuple([bool(value.name) for value in node.outputs])
 
 
 def _hashable(attribute: ir.Attr) -> Hashable:

@@ -1,0 +1,92 @@
+"""What a graph holds: the contents of Constant nodes, and where all constants end up."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection
+
+import onnx_ir as ir
+
+from aot.graph_state import walk
+
+_SMALL = 1 << 12
+"""Elements."""
+
+
+def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
+    """What a Constant node holds, None for any other."""
+    if node.op_type != "Constant" or node.domain:
+        return None
+    held = node.attributes.data.get("value")
+    # onnx_ir's own way is many times slower, but knows the other attributes.
+    return held.value if held is not None else ir.convenience.get_const_tensor(node.outputs[0])
+
+
+def lift_constants(model: ir.Model) -> int:
+    """Make initializers of the main graph of what Constant nodes and the initializers of bodies hold; returns how many.
+
+    Constants of strings, and those that are an output of a graph, stay.
+    """
+    lifted = 0
+    removed: defaultdict[ir.Graph, list[ir.Node]] = defaultdict(list)
+    for node in walk(model.graph):
+        assert node.graph is not None
+        if node.graph is not model.graph and node.graph not in removed:
+            removed[node.graph] = []
+            lifted += _move(node.graph, model.graph)
+        tensor = constant_of(node)
+        if tensor is None or tensor.dtype == ir.DataType.STRING or node.outputs[0].is_graph_output():
+            continue
+        if "value" not in node.attributes:
+            tensor = ir.Tensor(tensor.numpy())  # what the attributes for single numbers hold lacks a proper shape
+        node.outputs[0].replace_all_uses_with(initializer(model, node.outputs[0].name or "constant", tensor))
+        removed[node.graph].append(node)
+    for graph, nodes in removed.items():
+        graph.remove(nodes, safe=True)
+        lifted += len(nodes)
+    return lifted
+
+
+def _move(body: ir.Graph, graph: ir.Graph) -> int:
+    """Hold the initializers of a body in the graph around it."""
+    moved = [v for v in body.initializers.data.values() if not v.is_graph_input() and not v.is_graph_output()]
+    for value in moved:
+        assert value.name is not None
+        del body.initializers[value.name]
+        value.name = free_name(value.name, graph.initializers.data)
+        graph.register_initializer(value)
+    return len(moved)
+
+
+def initializer(model: ir.Model, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """A new initializer of the main graph; its name is `name`, with a number where that is taken."""
+    unique = free_name(name, model.graph.initializers.data)
+    tensor.name = unique
+    shape = ir.Shape(tensor.shape.numpy())
+    value = ir.Value(name=unique, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+    model.graph.register_initializer(value)
+    return value
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """`name`, with a number where that is taken."""
+    unique, count = name, 1
+    while unique in taken:
+        count += 1
+        unique = f"{name}_{count}"
+    return unique
+
+
+def read_small(model: ir.Model) -> None:
+    """Take small constants out of the messages that a file was parsed to, which parse and copy them at every access."""
+    for value in model.graph.initializers.data.values():
+        if isinstance(value.const_value, ir.serde.TensorProtoTensor):
+            value.const_value = _read(value.const_value)
+
+
+def _read(tensor: ir.serde.TensorProtoTensor) -> ir.TensorProtocol:
+    dtype = tensor.dtype
+    if dtype == ir.DataType.STRING or dtype.bitwidth < 8 or math.prod(tensor.raw.dims) > _SMALL:
+        return tensor
+    return ir.Tensor(tensor.numpy(), dtype, name=tensor.name, doc_string=tensor.doc_string)

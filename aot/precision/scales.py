@@ -66,13 +66,14 @@ def weight_scales(
     full = _rounded_up(amax / np.float32(form.top), compute, compute.step)
     if form.top > _FEW:
         return full
+    counts = None if importance is None else importance.astype(np.float32)
     best, least = full, np.full(full.shape, np.inf)
     for share in _SHARES:
         scales = _rounded_up(amax * np.float32(share / form.top), compute, compute.step)
         wide = grain.spread(scales, weight.ndim)
         error = np.square(form.rounded(weight / wide) * wide - weight)
-        if importance is not None:
-            error *= importance.astype(np.float32)
+        if counts is not None:
+            error *= counts
         total = grain.over(error, np.add)
         best = np.where(total < least, scales, best)
         least = np.minimum(total, least)

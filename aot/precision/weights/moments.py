@@ -48,7 +48,7 @@ def second(channels: Channels, layer: Layer, shape: tuple[int, ...], *, centred:
     blocks = (products / max(channels.rows, 1)).reshape(layer.groups, size, layer.groups, size)
     about = np.stack([blocks[g, :, g] - np.outer(mean[g], mean[g]) for g in range(layer.groups)])
     places = window(layer, shape)
-    found = np.stack([np.kron(one, np.eye(places)) for one in about])
+    found = about if places == 1 else np.stack([np.kron(one, np.eye(places)) for one in about])
     if not centred:
         full = np.repeat(mean, places, axis=1)
         found += full[:, :, None] * full[:, None, :]

@@ -95,16 +95,6 @@ _CONTRADICTIONS: tuple[tuple[Callable[[Recipe], bool], str, str], ...] = (
         "weights.block gives one scale to a block of input channels, which kernels take of INT4 weights alone",
         "leave weights.block out, or write precision: int4",
     ),
-    (
-        lambda r: r.weights.smooth is not None and not {"MatMul", "Gemm"} & {*r.placement.ops},
-        "weights.smooth moves ranges into MatMul and Gemm, and placement.ops names neither",
-        "add MatMul and Gemm to placement.ops, or leave weights.smooth out",
-    ),
-    (
-        lambda r: r.weights.equalize and "Conv" not in r.placement.ops,
-        "weights.equalize balances convolutions, and placement.ops does not name Conv",
-        "add Conv to placement.ops, or leave weights.equalize out",
-    ),
 )
 
 

@@ -168,8 +168,6 @@ def test_an_extension_that_cannot_be(tmp_path: Path, text: str, what: str, fix: 
         ("precision: int8\nweights: {block: 64}", "weights.block gives one scale to a block"),
         ("precision: int4\nweights: {block: 128}", "no kernels for INT4 activations"),
         ("precision: int4\nactivations: false", "64 or 128"),
-        ("precision: int8\nweights: {smooth: 0.5}\nplacement: {ops: [Conv]}", "placement.ops names neither"),
-        ("precision: int8\nweights: {equalize: true}\nplacement: {ops: [Gemm]}", "does not name Conv"),
     ],
 )
 def test_settings_that_cannot_be_together(tmp_path: Path, text: str, what: str) -> None:

@@ -11,7 +11,7 @@ import onnx.parser
 import onnx.reference
 import pytest
 
-from aot.config import Budget, EngineOptions, Placement, Recipe, Verify
+from aot.config import Budget, EngineOptions, Placement, Recipe, Verify, Weights
 from aot.errors import CalibrationError, UsageError
 from aot.observe import float_values
 from aot.origins import Origin
@@ -128,6 +128,41 @@ def test_what_is_kept_wide_does_not_calibrate_anew(graph: Graph, tmp_path: Path)
     fewer = calibrate(run, graph, other, plan())
     assert kept.key == narrow.key == first.key != fewer.key
     assert [time.cached for time in run.times] == [False, False, True, True, True, True, False, False]
+
+
+def test_another_calibrator_runs_the_model_only_where_it_needs_to_see_more(graph: Graph, tmp_path: Path) -> None:
+    run = Run(Store(tmp_path), Silent())
+    data = stored(tmp_path / "data", batches())
+
+    def looked(calibrator: str, **settings: Any) -> bool:
+        before = len(run.times)
+        ranges = calibrate(run, graph, data, plan("int8", calibrator=calibrator, **settings))
+        assert ranges.facts["calibrator"] == calibrator
+        return not run.times[before].cached
+
+    assert looked("max")
+    assert looked("output_error")
+    assert not any(map(looked, ("entropy", "mse", "max")))
+    assert not looked("percentile", percentile=99.0)
+    assert not looked("percentile", percentile=90.0)
+    assert looked("mse", weights=Weights(smooth=0.5))
+    run.fresh = True
+    assert looked("max")
+
+
+def test_a_calibrator_clips_what_layers_read_and_nothing_else(graph: Graph, tmp_path: Path) -> None:
+    content = batches(((40, 30),))
+    content[0]["x"][0, 0, 0] = 50
+    chosen = plan("int8", calibrator="percentile", percentile=99.0)
+    ranges = calibrate(Run(Store(tmp_path), Silent()), graph, stored(tmp_path / "data", content), chosen)
+    amax, extremes = ranges.amax(), ranges.extremes()
+    assert extremes == pytest.approx(expected(content), rel=1e-5)
+    assert amax["x"] == pytest.approx(np.percentile(np.abs(content[0]["x"]), 99), rel=0.008)
+    assert {name for name in amax if amax[name] < extremes[name]} == {"x"}
+    assert ranges.statistics().amax() == extremes
+    written = json.loads((ranges.path / "ranges.json").read_text())
+    assert (written["x"]["calibrator"], written["y"]["calibrator"]) == ("percentile", "max")
+    assert ranges.statistics().provenance["graph"] == graph.key
 
 
 def test_nan_is_located(graph: Graph, tmp_path: Path) -> None:

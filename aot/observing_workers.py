@@ -137,15 +137,16 @@ def _running(shares: Sequence[_Share]) -> Iterator[dict[Connection, tuple[_Share
                 ends[ours] = (mine, started)
         yield ends
     finally:
-        for end, (_, process) in ends.items():
-            process.terminate()
-            process.join()
-            end.close()
+        with _uninterrupted():  # a second interrupt comes after they are gone
+            for end, (_, process) in ends.items():
+                process.kill()
+                process.join()
+                end.close()
 
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Processes started here ignore SIGINT."""
+    """No SIGINT here; processes started here ignore it for good."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

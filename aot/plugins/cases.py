@@ -38,26 +38,19 @@ def sizes(header: Header) -> list[dict[str, Any]]:
     """Sizes by name from SHAPES, REST a tuple: odd ones first, then each alone at its ends and beyond a block."""
     base: dict[str, Any] = {}
     for place, symbol in enumerate(header.symbols()):
-        base[symbol] = _LEADING[0] if symbol == REST else _within(header, symbol, _ODD[place % len(_ODD)])
+        base[symbol] = _LEADING[0] if symbol == REST else header.bound(symbol).near(_ODD[place % len(_ODD)])
     found = [base]
     for symbol in header.symbols():
         if symbol == REST:
             found += [{**base, REST: leading} for leading in _LEADING[1:]]
             continue
-        low, high = header.bound(symbol)
-        for size in (low, 1, *_LARGE):
-            if size >= low and (high is None or size <= high):
-                found.append({**base, symbol: size})
+        bound = header.bound(symbol)
+        found += [{**base, symbol: bound.near(size)} for size in (bound.least, 1, *_LARGE)]
     distinct: list[dict[str, Any]] = []
     for one in found:
         if one not in distinct:
             distinct.append(one)
     return distinct
-
-
-def _within(header: Header, symbol: str, size: int) -> int:
-    low, high = header.bound(symbol)
-    return max(low, size if high is None else min(size, high))
 
 
 def shapes(header: Header, found: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,35 @@ REST = "..."
 
 
 @dataclass(frozen=True)
+class Bound:
+    """What a named size may be: `least` to `greatest`, in steps of `multiple`. greatest None: no limit."""
+
+    least: int = 0
+    greatest: int | None = None
+    multiple: int = 1
+
+    def holds(self, size: int) -> bool:
+        """Whether it may be this."""
+        return self.least <= size and (self.greatest is None or size <= self.greatest) and size % self.multiple == 0
+
+    def near(self, size: int) -> int:
+        """What it may be nearest above `size`, or below where nothing is."""
+        size = max(size, self.least)
+        size = -(-size // self.multiple) * self.multiple
+        return size if self.greatest is None else min(size, self.greatest // self.multiple * self.multiple)
+
+    def __str__(self) -> str:
+        upper = "" if self.greatest is None else f" to {self.greatest}"
+        return f"{self.least}{upper or ' or more'}" + (f", a multiple of {self.multiple}" if self.multiple > 1 else "")
+
+
+@dataclass(frozen=True)
 class Header:
     """The declared part of a plugin.
 
     name: of the op, and of the file. domain: of torch's op, of the ONNX node, and TensorRT's plugin namespace.
-    shapes: for each input its axes, each the name of a size, a number, or REST in front. sizes: the least and the
-    greatest of a named size, 0 and None where it is not said. attributes: values to check beside the defaults.
+    shapes: for each input its axes, each the name of a size, a number, or REST in front. attributes: values to check
+    beside the defaults.
     lines: the line where each part stands.
     """
 
@@ -35,7 +58,7 @@ class Header:
     domain: str
     schema: Schema
     shapes: Mapping[str, tuple[str | int, ...]]
-    sizes: Mapping[str, tuple[int, int | None]]
+    sizes: Mapping[str, Bound]
     attributes: Mapping[str, tuple[Any, ...]]
     about: str
     lines: Mapping[str, int]
@@ -58,9 +81,9 @@ class Header:
         found = (axis for axes in self.shapes.values() for axis in axes if isinstance(axis, str))
         return tuple(dict.fromkeys(found))
 
-    def bound(self, symbol: str) -> tuple[int, int | None]:
-        """The least and the greatest that a named size may be."""
-        return self.sizes.get(symbol, (0, None))
+    def bound(self, symbol: str) -> Bound:
+        """What a named size may be."""
+        return self.sizes.get(symbol, Bound())
 
 
 def read(file: Path) -> Header:
@@ -169,15 +192,22 @@ def _shapes(given: Mapping[str, Any], schema: Schema) -> dict[str, tuple[str | i
     return found
 
 
-def _sizes(given: Mapping[str, Any], named: set[str]) -> dict[str, tuple[int, int | None]]:
-    found: dict[str, tuple[int, int | None]] = {}
+def _sizes(given: Mapping[str, Any], named: set[str]) -> dict[str, Bound]:
+    found: dict[str, Bound] = {}
     for name, bounds in given.items():
         if name not in named or name == REST:
             raise PluginError(f"SIZES: no input has a size '{name}'", fix=f"SHAPES names {', '.join(sorted(named))}")
-        low, high = bounds if isinstance(bounds, Sequence) and len(bounds) == 2 else (None, None)
-        if not isinstance(low, int) or not (high is None or (isinstance(high, int) and high >= low)) or low < 0:
-            raise PluginError(f"SIZES: '{name}' is {bounds!r}, not (least, greatest)", fix="None is no limit")
-        found[name] = (low, high)
+        try:
+            bound = Bound(*bounds)
+            right = bound.least >= 0 and bound.multiple >= 1 and bound.holds(bound.near(bound.least))
+        except TypeError:
+            right = False
+        if not right:
+            raise PluginError(
+                f"SIZES: '{name}' is {bounds!r}, not (least, greatest) or (least, greatest, multiple of)",
+                fix="None for the greatest is no limit",
+            )
+        found[name] = bound
     return found
 
 
@@ -188,7 +218,7 @@ def _attributes(given: Mapping[str, Any], schema: Schema) -> dict[str, tuple[Any
             raise PluginError(f"ATTRIBUTES: '{name}' is not an attribute with a list of values")
     for one in schema.attributes:
         if one.default is None and not given.get(one.name):
-            raise PluginError(f"ATTRIBUTES: '{one.name}' has no default, so a value to check it with is needed")
+            raise PluginError(f"SCHEMA: '{one.name}' has no default, so ATTRIBUTES must give a value to check with")
     found = {name: tuple(values) for name, values in given.items()}
     found.update({one.name: (False, True) for one in known.values() if one.kind == "bool" and one.name not in found})
     return found

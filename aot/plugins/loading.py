@@ -121,9 +121,8 @@ class Plugin(Header):
                 known = found.setdefault(axis, size) if isinstance(axis, str) else axis
                 if not _may_be_same(known, size):
                     raise self._unlike(name, shape, f"'{axis}' is {known} before" if isinstance(axis, str) else "")
-                low, high = self.bound(axis) if isinstance(axis, str) else (0, None)
-                if type(size) is int and (size < low or (high is not None and size > high)):
-                    raise self._unlike(name, shape, f"'{axis}' may be {low} to {high}")
+                if isinstance(axis, str) and type(size) is int and not self.bound(axis).holds(size):
+                    raise self._unlike(name, shape, f"'{axis}' may be {self.bound(axis)}")
         return found
 
     def _unlike(self, name: str, shape: Sequence[Any], why: str = "") -> PluginError:

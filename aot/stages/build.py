@@ -14,6 +14,7 @@ from aot.declaration import ModelSpec
 from aot.errors import GraphError
 from aot.form import form_for, formed
 from aot.plan import Plan
+from aot.plugins.expanding import expanded
 from aot.profile import as_json
 from aot.records import Engine, QuantizedGraph
 from aot.run import Run
@@ -27,7 +28,8 @@ _VENDOR_DOMAINS = {"onnxruntime": ("com.microsoft", "com.microsoft.nchwc"), "ten
 
 def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, target: str) -> Engine:
     """Build the engine for one target. facts: see records.Engine, and timing_cache, plugins (name -> SHA-256),
-    attention_operators (how many nodes the form made of attention).
+    attention_operators (how many nodes the form made of attention), expanded (plugins whose functions took their
+    place).
 
     Raises GraphError for a node that the backend does not take, before the long work; EngineError where the
     vendor's builder refuses after all.
@@ -37,6 +39,12 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
     machine = toolchain.machine()
     through_onnx = plan.route == routes.ONNX
     plugins = _plugins(run, final, plan, backend.name) if through_onnx else {}
+    functions = _expanded(run, final, backend.name) if through_onnx else []
+    if functions:
+        run.progress.warn(
+            f"{backend.title} launches no kernels of plugins yet: {', '.join(functions)} became the ops of their "
+            "references"
+        )
     form = form_for(backend.name, backend.version(), target, plan.precision)
     job = Job(final.model, spec, plan.precision, plan.profiles, target, plan.engine)
     # Kernels are timed on one GPU under one driver, and the engine holds what was best there.
@@ -46,7 +54,10 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
         file = folder / f"{target}{backend.suffix}"
         if through_onnx:
             caches = TimingCaches(run.store) if plan.engine.timing_cache else None
-            with formed(final.model, form, folder) as (graph, operators):
+            with (
+                expanded(final.model, functions, folder) as plain,
+                formed(plain, form, folder) as (graph, operators),
+            ):
                 backend.check_graph(graph)
                 built = backend.build(replace(job, graph=graph), file, caches, run.progress)
             facts = {**built, "attention_operators": operators}
@@ -61,6 +72,7 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
             "bytes": file.stat().st_size,
             "sha256": sha256(file),
             "plugins": plugins,
+            **({"expanded": functions} if functions else {}),
             **facts,
         }
 
@@ -104,6 +116,13 @@ def _plugins(run: Run, final: QuantizedGraph, plan: Plan, backend: str) -> dict[
                 fix=f"write plugins/{op['op_type']}.py, or give the model a local function of that name",
             )
     return digests
+
+
+def _expanded(run: Run, final: QuantizedGraph, backend: str) -> list[str]:
+    """The ops whose functions take their place: all that have one, but on onnxruntime, which runs functions itself."""
+    if backend == "onnxruntime":
+        return []
+    return sorted(op["op_type"] for op in _custom_ops(run, final) if op["function"])
 
 
 def _custom_ops(run: Run, final: QuantizedGraph) -> list[dict[str, Any]]:

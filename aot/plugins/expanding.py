@@ -1,0 +1,40 @@
+"""The functions of plugins in the place of their nodes, for a backend that launches no kernels of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from aot.records import MODEL
+
+
+@contextmanager
+def expanded(graph: Path, ops: Collection[str], folder: Path) -> Iterator[Path]:
+    """The graph as a file, calls of the functions named in `ops` replaced by their bodies.
+
+    It is the file itself where there are none; else one below `folder` that is gone afterwards. Parsers of vendors take
+    functions too, but go by name alone, and a plugin's function differs with attributes and ranks (`overload`).
+    """
+    if not ops:
+        yield graph
+        return
+    import onnx_ir as ir
+    from onnx_ir.passes import common
+
+    from aot import origins
+
+    model = ir.load(graph)
+    known = origins.by_value(model)
+    domains = {function.domain for function in model.functions.values() if function.name in ops}
+    common.InlinePass(lambda function: function.name in ops)(model)
+    common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    for domain in domains - {node.domain for node in model.graph.all_nodes()}:
+        model.opset_imports.pop(domain, None)
+    common.NameFixPass()(model)
+    origins.inherit(model, known)
+    with TemporaryDirectory(dir=folder) as place:
+        path = Path(place) / MODEL
+        ir.save(model, path, external_data=f"{MODEL}.data")
+        yield path

@@ -1,0 +1,82 @@
+"""Residual add and LayerNorm in one pass over memory.
+
+total = x + residual; y = (total - mean) / sqrt(variance + eps) · weight + bias, over the last axis, with the variance
+of the whole population (Ba, Kiros and Hinton 2016, arXiv:1607.06450). Computed in FP32, the variance from the
+differences to the mean, and rounded once at the end; `total` is the residual of the next layer.
+
+A program takes one row, or several where rows are short; a row must fit into a block, so `width` is fixed.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from aot.plugin import Launch, ceil_div, power_of_two
+
+NAME = "aot::add_layer_norm"
+SCHEMA = "(T x, T residual, T weight, T bias, float eps=1e-5) -> (T y, T total)"
+TYPES = {"T": "float32 float16 bfloat16"}
+SHAPES = {"x": "... width", "residual": "... width", "weight": "width", "bias": "width"}
+SIZES = {"width": (1, 32768)}
+ATTRIBUTES = {"eps": [1e-12]}
+CONFIGS = [
+    {"rows": 1, "num_warps": 4},
+    {"rows": 1, "num_warps": 8},
+    {"rows": 1, "num_warps": 16},
+    {"rows": 2, "num_warps": 4},
+    {"rows": 4, "num_warps": 4},
+    {"rows": 8, "num_warps": 8},
+]
+
+
+def reference(x, residual, weight, bias, eps):
+    total = x.float() + residual.float()
+    y = torch.nn.functional.layer_norm(total, total.shape[-1:], weight.float(), bias.float(), eps)
+    return y.to(x.dtype), total.to(x.dtype)
+
+
+def outputs(shapes, attributes):
+    return shapes.x, shapes.x
+
+
+def launch(shapes, attributes, config):
+    rows = math.prod(shapes.x[:-1])
+    block = power_of_two(shapes.x[-1], "the normalized width")
+    return Launch(
+        grid=(ceil_div(rows, config["rows"]),),
+        scalars={"rows": rows},
+        constants={"WIDTH": shapes.x[-1], "EPS": attributes.eps, "ROWS": config["rows"], "BLOCK": block},
+    )
+
+
+@triton.jit
+def kernel(
+    x,
+    residual,
+    weight,
+    bias,
+    rows,
+    y,
+    total,
+    WIDTH: tl.constexpr,
+    EPS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)
+    at = row[:, None] * WIDTH + column[None, :]
+    inside = (row[:, None] < rows) & (column[None, :] < WIDTH)
+    value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(total + at, value.to(total.dtype.element_ty), mask=inside)
+    mean = tl.sum(value, axis=1) / WIDTH
+    # Beyond the row's end the difference to the mean would count.
+    centred = tl.where(inside, value - mean[:, None], 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, axis=1) / WIDTH + EPS)
+    gain = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    shift = tl.load(bias + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    result = centred * scale[:, None] * gain[None, :] + shift[None, :]
+    tl.store(y + at, result.to(y.dtype.element_ty), mask=inside)

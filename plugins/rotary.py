@@ -1,0 +1,89 @@
+"""Rotary position embedding of queries or keys (Su et al. 2021, arXiv:2104.09864).
+
+y = x · cos + turned(x) · sin, where pairs of elements (a, b) of a head are turned to (-b, a). The pair is i and
+i + head / 2, as in GPT-NeoX and Llama, or 2i and 2i + 1, as in GPT-J, where `interleaved`. cos and sin hold, for each
+position, the angle of every element. Computed in FP32 and rounded once at the end.
+
+A program turns several heads at once, each element read twice, the second time from the cache.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from aot.plugin import Launch, ceil_div, power_of_two
+
+NAME = "aot::rotary"
+SCHEMA = "(T x, C cos, C sin, bool interleaved=False) -> (T y)"
+TYPES = {"T": "float32 float16 bfloat16", "C": "float32 float16 bfloat16"}
+SHAPES = {"x": "... positions head", "cos": "positions head", "sin": "positions head"}
+SIZES = {"head": (2, 4096, 2)}
+CONFIGS = [
+    {"rows": 8, "num_warps": 4},
+    {"rows": 4, "num_warps": 2},
+    {"rows": 16, "num_warps": 4},
+    {"rows": 32, "num_warps": 8},
+]
+
+
+def reference(x, cos, sin, interleaved):
+    wide = x.float()
+    if interleaved:
+        turned = torch.stack((-wide[..., 1::2], wide[..., ::2]), -1).flatten(-2)
+    else:
+        half = wide.shape[-1] // 2
+        turned = torch.cat((-wide[..., half:], wide[..., :half]), -1)
+    return (wide * cos.float() + turned * sin.float()).to(x.dtype)
+
+
+def outputs(shapes, attributes):
+    return (shapes.x,)
+
+
+def launch(shapes, attributes, config):
+    rows = math.prod(shapes.x[:-1])
+    head = shapes.x[-1]
+    return Launch(
+        grid=(ceil_div(rows, config["rows"]),),
+        scalars={"rows": rows, "positions": shapes.x[-2]},
+        constants={
+            "HEAD": head,
+            "INTERLEAVED": attributes.interleaved,
+            "ROWS": config["rows"],
+            "BLOCK": power_of_two(head, "the size of a head"),
+        },
+    )
+
+
+@triton.jit
+def kernel(
+    x,
+    cos,
+    sin,
+    rows,
+    positions,
+    y,
+    HEAD: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)
+    if INTERLEAVED:
+        partner = column ^ 1
+        first = column % 2 == 0
+    else:
+        partner = (column + HEAD // 2) % HEAD
+        first = column < HEAD // 2
+    inside = (row[:, None] < rows) & (column[None, :] < HEAD)
+    start = row[:, None] * HEAD
+    value = tl.load(x + start + column[None, :], mask=inside, other=0.0).to(tl.float32)
+    other = tl.load(x + start + partner[None, :], mask=inside, other=0.0).to(tl.float32)
+    turned = tl.where(first[None, :], -other, other)
+    angle = (row % positions)[:, None] * HEAD + column[None, :]
+    c = tl.load(cos + angle, mask=inside, other=0.0).to(tl.float32)
+    s = tl.load(sin + angle, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + start + column[None, :], (value * c + turned * s).to(y.dtype.element_ty), mask=inside)

@@ -1,0 +1,229 @@
+"""A plugin as an op of torch and as an ONNX node with a function, against plain numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+import aot
+from aot.backends import _emulate
+from aot.declaration import Dim, Input, ModelSpec
+from aot.errors import PluginError, UsageError
+from aot.frontend import plugins
+from aot.frontend.export import write_module
+from aot.plugins.expanding import expanded
+from aot.plugins.loading import load
+from tests.plugins.projects import line_of, write
+
+BATCH, SEQ = Dim("batch", min=1, opt=3, max=9), Dim("seq", min=1, opt=5, max=9)
+SPEC = ModelSpec("normed", {"x": Input([BATCH, SEQ, 8]), "r": Input([BATCH, SEQ, 8])})
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose plugins a model means."""
+    monkeypatch.setattr(plugins, "current", lambda: tmp_path)
+    return tmp_path
+
+
+def rms(x: np.ndarray, r: np.ndarray, w: np.ndarray, eps: float) -> tuple[np.ndarray, np.ndarray]:
+    total = x.astype(np.float64) + r
+    return total / np.sqrt((total**2).mean(-1, keepdims=True) + eps) * w, total
+
+
+class Normed(nn.Module):
+    """Two uses with one eps, and one with another: two functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 2.0, 8))
+
+    def forward(self, x: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, r = aot.ops.add_rms_norm(x, r, self.weight, 0.25)
+        x, r = aot.ops.add_rms_norm(torch.tanh(x), r, self.weight, 0.25)
+        return aot.ops.add_rms_norm(torch.tanh(x), r, self.weight)
+
+
+def truth(x: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    w = np.linspace(0.5, 2.0, 8)
+    x, r = rms(x, r, w, 0.25)
+    x, r = rms(np.tanh(x), r, w, 0.25)
+    return rms(np.tanh(x), r, w, 1e-6)
+
+
+def given(*shape: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(sum(shape))
+    return {name: random.standard_normal((*shape, 8), np.float32) for name in ("x", "r")}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("normed")
+    write_module(Normed(), SPEC, folder)
+    yield folder / "model.onnx"
+
+
+def test_the_op_runs_its_reference_and_fills_in_defaults(project: Path) -> None:
+    write(project, "triple", ("shift=0.0", "shift=0.5"))
+    np.testing.assert_array_equal(aot.ops.triple(torch.arange(3.0)).numpy(), [0.5, 3.5, 6.5])
+    np.testing.assert_array_equal(aot.ops.triple(torch.arange(3.0), 1.0).numpy(), [1.0, 4.0, 7.0])
+    assert aot.ops.triple(torch.zeros(0, 4, dtype=torch.float16)).dtype == torch.float16
+
+
+def test_a_projects_plugin_hides_a_built_in_one_and_a_changed_one_is_made_again(project: Path) -> None:
+    x = torch.ones(2)
+    write(project, "triple")
+    assert aot.ops.triple(x)[0] == 3
+    write(project, "triple", ("x.float() * 3.0", "x.float() * 4.0"))
+    assert aot.ops.triple(x)[0] == 4
+
+
+def test_an_unknown_op_is_told_with_the_nearest(project: Path) -> None:
+    with pytest.raises(UsageError, match="unknown plugin 'add_rms_nrm'") as caught:
+        _ = aot.ops.add_rms_nrm
+    assert "add_rms_norm" in str(caught.value.fix)
+
+
+@pytest.mark.parametrize(
+    ("x", "r", "w", "says"),
+    [
+        ((2, 4), (2, 4), (5,), "'weight' has the shape [5], and SHAPES says [width]; 'width' is 4 before"),
+        ((2, 4), (3, 4), (4,), "'residual' has the shape [3 4], and SHAPES says [... width]; '...' is [2] before"),
+        ((2, 4), (2, 4), (1, 4), "'weight' has the shape [1 4]"),
+        ((2, 0), (2, 0), (0,), "'width' may be 1 to 32768"),
+    ],
+)
+def test_inputs_of_wrong_shapes_are_refused_before_a_kernel_would_read_them(
+    x: tuple[int, ...], r: tuple[int, ...], w: tuple[int, ...], says: str
+) -> None:
+    with pytest.raises(PluginError) as caught:
+        aot.ops.add_rms_norm(torch.ones(x), torch.ones(r), torch.ones(w))
+    assert says in str(caught.value)
+
+
+def test_inputs_of_wrong_dtypes_are_refused() -> None:
+    with pytest.raises(PluginError, match="'x' is float32 and 'weight' float16: both are T"):
+        aot.ops.add_rms_norm(torch.ones(2, 4), torch.ones(2, 4), torch.ones(4).half())
+    with pytest.raises(PluginError, match="'x' is float64, and may be float32, float16, bfloat16"):
+        aot.ops.add_rms_norm(torch.ones(2, 4).double(), torch.ones(2, 4), torch.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("return (x.float() * 3.0 + shift).to(x.dtype)", "return x.sum(-1)", "gives 'y' as float32 [2]"),
+        (".to(x.dtype)", ".to(torch.float16)", "gives 'y' as float16 [2, 3]"),
+        (".to(x.dtype)", ".to(x.dtype), x", "reference returns 2 values, and SCHEMA 1 tensors: y"),
+    ],
+)
+def test_a_reference_that_disagrees_with_outputs_is_told(old: str, new: str, says: str, project: Path) -> None:
+    file = write(project, "triple", (old, new))
+    with pytest.raises(PluginError) as caught:
+        aot.ops.triple(torch.ones(2, 3))
+    assert says in str(caught.value)
+    assert caught.value.where == line_of(file, "def reference")
+
+
+def test_a_name_that_torch_has_with_another_schema_is_a_clash(project: Path) -> None:
+    @torch.library.custom_op("mine::clashing", mutates_args=())
+    def clashing(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    file = write(project, "clashing")
+    with pytest.raises(PluginError, match="torch has an op mine::clashing already, with another schema") as caught:
+        _ = aot.ops.clashing
+    assert caught.value.where == line_of(file, "NAME =")
+
+
+def test_the_fake_gives_shapes_that_vary_and_an_exported_program_keeps_the_op() -> None:
+    batch = torch.export.Dim("batch", min=1, max=9)
+    inputs = (torch.ones(3, 5, 8), torch.ones(3, 5, 8))
+    program = torch.export.export(Normed(), inputs, dynamic_shapes=({0: batch}, {0: batch}))
+    kept = [node for node in program.graph.nodes if str(node.target) == "aot.add_rms_norm.default"]
+    assert len(kept) == 3
+    y, total = kept[0].meta["val"]
+    assert not isinstance(y.shape[0], int)
+    assert y.shape[1:] == total.shape[1:] == (5, 8)
+    feed = given(7, 5)
+    with torch.no_grad():
+        got = program.module()(*(torch.from_numpy(value) for value in feed.values()))
+    np.testing.assert_allclose(got[0], truth(**feed)[0], rtol=2e-5, atol=2e-6)
+
+
+def test_the_graph_holds_a_node_a_use_and_a_function_for_each_set_of_attributes(exported: Path) -> None:
+    model = onnx.load(exported)
+    onnx.checker.check_model(model, full_check=True)
+    nodes = [node for node in model.graph.node if node.domain == "aot"]
+    assert [node.op_type for node in nodes] == ["add_rms_norm"] * 3
+    assert nodes[0].overload == nodes[1].overload != nodes[2].overload
+    assert [[a.name for a in node.attribute] for node in nodes] == [["eps"]] * 3
+    assert {(f.domain, f.name, f.overload) for f in model.functions} == {
+        ("aot", "add_rms_norm", nodes[0].overload),
+        ("aot", "add_rms_norm", nodes[2].overload),
+    }
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (9, 2)])
+def test_onnxruntime_runs_the_functions_at_any_size(exported: Path, shape: tuple[int, int]) -> None:
+    feed = given(*shape)
+    for got, right in zip(onnxruntime.InferenceSession(exported).run(None, feed), truth(**feed), strict=True):
+        np.testing.assert_allclose(got, right, rtol=2e-5, atol=2e-6)
+
+
+def test_a_backend_without_kernels_gets_each_nodes_own_function_expanded(exported: Path, tmp_path: Path) -> None:
+    feed = given(4, 3)
+    with expanded(exported, ["add_rms_norm"], tmp_path) as path:
+        model = onnx.load(path)
+        assert {node.domain for node in model.graph.node} == {""}
+        assert not model.functions
+        assert [one.domain for one in model.opset_import] == [""]
+        got = onnxruntime.InferenceSession(path).run(None, feed)
+    for one, right in zip(got, truth(**feed), strict=True):
+        np.testing.assert_allclose(one, right, rtol=2e-5, atol=2e-6)
+    with expanded(exported, [], tmp_path) as path:
+        assert path == exported
+
+
+def test_one_function_serves_narrow_floats_computed_wide_and_rounded_once(exported: Path, tmp_path: Path) -> None:
+    """Squares of 300 leave FP16: only a function that computes in FP32 gives anything."""
+    import onnx_ir as ir
+
+    from aot.precision import apply
+    from tests.precision.graphs import recipe
+
+    model = ir.load(exported)
+    found = apply(model, recipe("fp16"), {})
+    ir.save(getattr(found, "model", model), tmp_path / "half.onnx")
+    half = onnx.load(tmp_path / "half.onnx")
+    types = {value.name: value.type.tensor_type.elem_type for value in half.graph.value_info}
+    first = next(node for node in half.graph.node if node.domain == "aot")
+    assert types[first.output[0]] == onnx.TensorProto.FLOAT16
+    feed = {name: 300 * value for name, value in given(2, 2).items()}
+    emulated, _ = _emulate.emulated(tmp_path / "half.onnx")
+    got = onnxruntime.InferenceSession(emulated.SerializeToString()).run(None, feed)
+    np.testing.assert_allclose(got[0], truth(**feed)[0], rtol=5e-3, atol=5e-3)
+
+
+def test_a_loop_over_a_size_that_varies_is_refused_with_its_plugin(project: Path) -> None:
+    text = "y = x.float() * 0\n    for i in range(x.shape[0]):\n        y = y + x[i].float()\n    return y.to(x.dtype)"
+    file = write(project, "triple", ("return (x.float() * 3.0 + shift).to(x.dtype)", text))
+
+    class Looped(nn.Module):
+        def forward(self, x: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+            return aot.ops.triple(x) + r
+
+    with pytest.raises(PluginError, match="reference cannot be exported for any size") as caught:
+        write_module(Looped(), SPEC, project)
+    assert caught.value.where == line_of(file, "def reference")
+
+
+def test_the_registry_holds_what_was_loaded_last(project: Path) -> None:
+    file = write(project, "triple")
+    assert plugins.registered(load(file)) is plugins.op("triple")

@@ -168,13 +168,13 @@ class TestFidelity:
     def test_the_table(self) -> None:
         text = fidelity_page.text(
             [
-                judged("aot-int8", 0.987654, figure=0.5, figure_name="share"),
+                judged("aot-int8", 0.987654, figure=0.5, figure_name="share", wanted=1.0),
                 judged("onnxruntime-minmax", None, reason="failed: why"),
             ]
         )
 
         assert "| m | 0.98765 · 0.100 · 0.500 · 10 + 2 |  | - |" in text
-        assert "The figures: m: share." in text
+        assert "The figures: m: share, 1.000 in FP32." in text
         assert "- m onnxruntime-minmax: failed: why" in text
 
 

@@ -34,8 +34,8 @@ def text(rows: Sequence[Row]) -> str:
     for precision in ("int8", "fp8"):
         lines += [f"{precision.upper()}: cosine · relative L2 · the model's own figure · quantized + wide layers", ""]
         lines += [*_table(rows, precision), ""]
-    said = {row["model"]: row["figure_name"] for row in rows if row["figure_name"]}
-    figures = "; ".join(f"{model}: {name}" for model, name in said.items())
+    said = {row["model"]: row for row in rows if row["figure"] is not None}
+    figures = "; ".join(f"{model}: {row['figure_name']}, {row['wanted']:.3f} in FP32" for model, row in said.items())
     lines += [f"The figures: {figures}."] if figures else []
     lines += listed("Where a goal is missed:", misses(rows))
     lines += listed("What gave no result, and why:", reasons(rows))

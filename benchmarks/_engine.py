@@ -104,7 +104,8 @@ def build(graph: Path, dims: Dims, level: int = 3) -> tuple[bytes, float]:
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(str(graph)):
-        raise RuntimeError(f"not parsed: {parser.get_error(0).desc()}")
+        said = parser.get_error(0).desc() if parser.num_errors else last_lines(log.errors)
+        raise RuntimeError(f"not parsed: {said}")
     config = builder.create_builder_config()
     config.builder_optimization_level = level
     config.clear_flag(trt.BuilderFlag.TF32)

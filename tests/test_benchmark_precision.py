@@ -307,6 +307,10 @@ class TestWorker:
         finally:
             one.close()
 
+    def test_a_graph_that_a_recipe_refused_is_named_so(self, tmp_path: Path) -> None:
+        with pytest.raises(RuntimeError, match="not prepared"):
+            worker.make(tmp_path / "m.fp8-strict.onnx", Cell("m", 1).dims, tmp_path / "plan", 3)
+
     def test_a_spread_is_the_median_and_the_outer_deciles(self) -> None:
         assert worker.spread([float(n) for n in range(1, 100)]) == {"ms": 50.0, "ms_p10": 10.0, "ms_p90": 90.0}
 

@@ -77,6 +77,8 @@ def make(graph: Path, dims: Dims, plan: Path, level: int) -> dict[str, Any]:
     """Build the engine into `plan`: {seconds, bytes}."""
     from _engine import build
 
+    if not graph.exists():
+        raise RuntimeError("not prepared: the recipe refuses the model")
     built, seconds = build(graph, dims, level)
     plan.write_bytes(built)
     return {"seconds": round(seconds, 2), "bytes": len(built)}

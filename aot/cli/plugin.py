@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,14 +71,12 @@ def check(names: tuple[str, ...], as_json: bool) -> int:
     from aot.cli._progress import reporter
     from aot.plugins.checking import check as run
 
-    done: list[Checked] = []
+    headers = _headers(names)
+    started = time.perf_counter()
     with reporter() as progress:
-        for header in _headers(names):
-            progress.stage("check", header.name)
-            found = run(header, lambda count, of: progress.step(count, of))
-            done.append(found)
-            seconds = sum(case.seconds for case in found.cases)
-            progress.finished("check", seconds, False, f"{header.name}: {len(found.cases)} cases")
+        progress.stage("check", ", ".join(header.name for header in headers))
+        done = run(headers, lambda name, count, of: progress.step(count, of, name)) if headers else []
+        progress.finished("check", time.perf_counter() - started, False, ", ".join(header.name for header in headers))
     if as_json:
         click.echo(json.dumps({"plugins": [one.to_json() for one in done]}))
     else:
@@ -175,7 +174,7 @@ def _verdict(found: Checked) -> str:
     """What a check found, for people."""
     facts = found.to_json()
     lines = [
-        f"{found.plugin}: {'equal' if facts['passed'] else 'DIFFERENT'} in {len(found.cases) - len(found.failed)} of "
+        f"{found.plugin}: {'equal' if facts['passed'] else 'DIFFERENT'} in {len(found.failed) or len(found.cases)} of "
         f"{len(found.cases)} cases, by {facts['relative']:.1e} of the outputs' magnitude at most",
         f"  may vary in an engine: {', '.join(found.varying) or 'no size'}; fixed: {', '.join(found.fixed) or 'none'}",
     ]

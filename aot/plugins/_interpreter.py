@@ -1,4 +1,4 @@
-"""The process that checks: `python -m aot.plugins._interpreter FILE`, one line of JSON an answer.
+"""The process that checks: `python -m aot.plugins._interpreter FILE...`, one line of JSON an answer.
 
 Every tensor lies between two guards. Those of inputs hold NaN, or the largest integer, so that what is read beside a
 tensor shows in the result; those of outputs are looked at afterwards, and an output that is not written stays NaN.
@@ -29,25 +29,27 @@ TOLERANCE = {"float32": 5e-5, "float16": 2e-3}
 """Of an output's largest magnitude: FP32 sums in another order; one rounding to FP16 and a little."""
 
 
-def main(file: Path) -> None:
-    """Check one plugin."""
+def main(files: list[Path]) -> None:
+    """Check plugin after plugin; the first error ends it."""
     try:
-        plugin = load(file)
-        may_vary, fixed = _varying(plugin)
-        unchecked = [
-            " ".join(chosen.values())
-            for chosen in plugin.schema.combinations()
-            if not cases.interpreted(plugin, chosen)
-        ]
-        todo = list(cases.trials(plugin, plugin.configs))
-        _say({"total": len(todo), "varying": may_vary, "fixed": fixed, "unchecked": unchecked})
-        for trial in todo:
-            started = time.perf_counter()
-            relative, failures = _tried(plugin, trial, may_vary)
-            seconds = time.perf_counter() - started
-            _say({"what": trial.describe(), "seconds": seconds, "relative": relative, "failures": failures})
+        for file in files:
+            _check(load(file))
     except AotError as error:
         _say({"error": {"what": error.what, "where": error.where, "fix": error.fix}})
+
+
+def _check(plugin: Plugin) -> None:
+    may_vary, fixed = _varying(plugin)
+    unchecked = [
+        " ".join(chosen.values()) for chosen in plugin.schema.combinations() if not cases.interpreted(plugin, chosen)
+    ]
+    todo = list(cases.trials(plugin, plugin.configs))
+    _say({"total": len(todo), "varying": may_vary, "fixed": fixed, "unchecked": unchecked})
+    for trial in todo:
+        started = time.perf_counter()
+        relative, failures = _tried(plugin, trial, may_vary)
+        seconds = time.perf_counter() - started
+        _say({"what": trial.describe(), "seconds": seconds, "relative": relative, "failures": failures})
 
 
 def _say(answer: Mapping[str, Any]) -> None:
@@ -205,4 +207,4 @@ def _expressions(plugin: Plugin, trial: cases.Trial, vary: list[str], launch: An
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main([Path(name) for name in sys.argv[1:]])

@@ -11,9 +11,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from aot import toolchain
@@ -66,41 +65,39 @@ class Checked:
         }
 
 
-def check(header: Header, told: Callable[[int, int], None] = lambda done, of: None) -> Checked:
-    """Run the kernel over dtypes, sizes (odd, 0, 1), attributes, configs and misaligned inputs.
+def check(headers: Sequence[Header], told: Callable[[str, int, int], None] = lambda *_: None) -> list[Checked]:
+    """Run kernels over dtypes, sizes (odd, 0, 1), attributes, configs and misaligned inputs.
 
-    told: called with (cases done, cases in all). Raises PluginError for a plugin that is broken; a kernel that computes
-    something else is a failure of its cases. TargetError where triton is missing.
+    told: called with (plugin, cases done, cases in all). Raises PluginError for a plugin that is broken; a kernel that
+    computes something else is a failure of its cases. TargetError where triton is missing.
     """
     if toolchain.version("triton") is None:
-        raise TargetError(
-            "triton, which runs plugins, is not installed",
-            where=f"plugin {header.name}",
-            fix="pip install 'aot-engine[plugins]'",
-        )
-    with tempfile.TemporaryDirectory(prefix="aot-check-") as place:
-        errors = Path(place) / "stderr"
+        raise TargetError("triton, which runs plugins, is not installed", fix="pip install 'aot-engine[plugins]'")
+    answers: list[list[dict[str, Any]]] = []
+    with tempfile.TemporaryFile("w+") as errors:
         environment = {**os.environ, "TRITON_INTERPRET": "1"}
-        command = [sys.executable, "-m", "aot.plugins._interpreter", str(header.file)]
-        with (
-            errors.open("w") as refused,
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=refused, text=True) as process,
-        ):
+        command = [sys.executable, "-m", "aot.plugins._interpreter", *(str(header.file) for header in headers)]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
             assert process.stdout is not None
-            lines = []
             for line in process.stdout:
-                lines.append(json.loads(line))
-                if "total" in lines[0]:
-                    told(len(lines) - 1, lines[0]["total"])
-        said = (errors.read_text().strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-    for line in lines:
-        if "error" in line:
-            raise PluginError(line["error"]["what"], where=line["error"]["where"], fix=line["error"]["fix"])
-    if process.returncode or not lines:
-        done = len(lines) - 1
-        case = f"in case {done + 1} of {lines[0]['total']}" if lines else "before the first case"
-        raise header.error(f"the interpreter ended {case}: {said}", "kernel")
-    first, *cases = lines
+                answer = json.loads(line)
+                if "error" in answer:
+                    process.kill()
+                    raise PluginError(**answer["error"])
+                if "total" in answer:
+                    answers.append([])
+                answers[-1].append(answer)
+                told(headers[len(answers) - 1].name, len(answers[-1]) - 1, answers[-1][0]["total"])
+        errors.seek(0)
+        said = (errors.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+    if process.returncode or len(answers) < len(headers):
+        where = f"in case {len(answers[-1])} of {answers[-1][0]['total']}" if answers else "before the first case"
+        raise headers[max(len(answers) - 1, 0)].error(f"the interpreter ended {where}: {said}", "kernel")
+    return [_read(header, found) for header, found in zip(headers, answers, strict=True)]
+
+
+def _read(header: Header, answers: Sequence[Mapping[str, Any]]) -> Checked:
+    first, *cases = answers
     return Checked(
         header.qualified,
         str(header.file),

@@ -224,12 +224,17 @@ def user_code(file: Path, doing: str, where: str) -> Iterator[None]:
         fix = "pip install 'aot-engine[plugins]'" if error.name == "triton" else f"install {error.name}"
         raise PluginError(f"{doing}: {error.msg}", where=_line(file, error) or where, fix=fix) from error
     except (Exception, SystemExit) as error:  # their code may raise anything
-        said = " ".join(str(error).split()) or "(no message)"
+        cause = error if error.__cause__ is None else error.__cause__
+        said = " ".join(str(cause).split()) or "(no message)"
         at = _line(file, error) or where
-        raise PluginError(f"{doing}: {type(error).__name__}: {said}", where=at) from error
+        raise PluginError(f"{doing}: {type(cause).__name__}: {said}", where=at) from error
 
 
-def _line(file: Path, error: BaseException) -> str | None:
-    """`file:line: text` of the innermost frame in the file."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-    return f"{file}:{own[-1].lineno}: {(own[-1].line or '').strip()}" if own else None
+def _line(file: Path, error: BaseException | None) -> str | None:
+    """`file:line: text` of the innermost frame in the file, of the first cause that has one."""
+    found = None
+    while error is not None:
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        found = f"{file}:{own[-1].lineno}: {(own[-1].line or '').strip()}" if own else found
+        error = error.__cause__
+    return found

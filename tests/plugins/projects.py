@@ -59,5 +59,3 @@ def line_of(file: Path, text: str) -> str:
     """`file:line` of the first line that holds the text."""
     number = next(i for i, line in enumerate(file.read_text().splitlines(), 1) if text in line)
     return f"{file}:{number}"
-
-

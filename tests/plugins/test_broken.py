@@ -89,7 +89,7 @@ def test_outputs_gives_one_shape_for_each_output(old: str, new: str, says: str, 
     [
         ('scalars={"count": count}', 'scalars={"counts": count}', "the scalars counts; the kernel takes count"),
         ('"SHIFT": attributes.shift, ', "", "the constants BLOCK; the kernel takes SHIFT, BLOCK"),
-        ("grid=(ceil_div(count, config[\"block\"]),)", "grid=(1.5,)", "1.5 is not a size"),
+        ('grid=(ceil_div(count, config["block"]),)', "grid=(1.5,)", "1.5 is not a size"),
         ("count = math.prod(shapes.x)", "count = fixd(shapes.x)", "NameError: name 'fixd' is not defined"),
         ("    return Launch(", "    return None\n    Launch(", "gives None, not a Launch"),
     ],

@@ -1,0 +1,133 @@
+"""The check of kernels against references: it passes for what is right, and sees each thing that is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aot.cli import _main as cli
+from aot.errors import PluginError
+from aot.plugins import cases, checking
+from aot.plugins.checking import Case, Checked, check
+from aot.plugins.header import read
+from tests.plugins.projects import line_of, write
+
+BUILT_IN = sorted((Path(__file__).parent.parent.parent / "plugins").glob("*.py"))
+
+
+WRONG: dict[str, tuple[tuple[str, str], str]] = {
+    "value": (("value * 3.0", "value * 3.01"), "differs by 0.0033 of its magnitude"),
+    "beside": (("SHIFT).to(y.dtype.element_ty), mask=at < count", "SHIFT).to(y.dtype.element_ty), mask=at <= count"),
+               "'y' is written beside its end"),
+    "unwritten": (('grid=(ceil_div(count, config["block"]),)', 'grid=(count // config["block"],)'),
+                  "is not a number in"),
+    "read_beside": (("x + at, mask=at < count", "x + at + 1, mask=at < count"), "read beside"),
+    "narrow": ((".to(tl.float32)", ".to(tl.float16).to(tl.float32)"), "and 5e-05 is allowed"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checked]:
+    """Every built-in plugin and every wrong one, by name; one process, for importing torch takes longer than all."""
+    folder = tmp_path_factory.mktemp("wrong")
+    wrong = [write(folder, name, change) for name, (change, _) in WRONG.items()]
+    found = check([read(file) for file in (*BUILT_IN, *wrong)])
+    return {one.plugin.partition("::")[2]: one for one in found}
+
+
+@pytest.mark.parametrize("name", [file.stem for file in BUILT_IN])
+def test_every_built_in_kernel_computes_its_reference(name: str, checked: dict[str, Checked]) -> None:
+    found = checked[name]
+    assert [(case.what, case.failures) for case in found.failed] == []
+    assert any("float16" in case.what for case in found.cases)
+    assert found.varying[0] == "..."
+    assert len(found.fixed) == 1
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_kernel_that_is_wrong_in_one_way_is_seen(name: str, checked: dict[str, Checked]) -> None:
+    failures = [failure for case in checked[name].failed for failure in case.failures]
+    assert any(WRONG[name][1] in failure for failure in failures), failures
+
+
+def test_dtypes_odd_sizes_0_1_configs_attributes_and_misaligned_inputs_are_run(tmp_path: Path) -> None:
+    header = read(write(tmp_path, "triple", ("CONFIGS", 'ATTRIBUTES = {"shift": [0.5]}\nCONFIGS')))
+    found = list(cases.trials(header, [{}, {}]))
+    assert {tuple(one.chosen.values()) for one in found} == {("float32",), ("float16",)}
+    shapes = [one.shapes["x"] for one in found]
+    assert {(), (0,), (1,)} <= {shape[:-1] for shape in shapes}
+    assert {0, 1, 3, 67, 131} <= {shape[-1] for shape in shapes}
+    assert {one.config for one in found} == {0, 1}
+    assert {one.attributes["shift"] for one in found} == {0.0, 0.5}
+    assert any(one.misaligned for one in found)
+
+
+def test_a_kernel_that_raises_and_a_broken_plugin_are_errors_with_the_line(tmp_path: Path) -> None:
+    file = write(tmp_path, "triple", ("value * 3.0 + SHIFT", "value * 3.0 + SHIFTED"))
+    with pytest.raises(PluginError, match="SHIFTED") as caught:
+        check([read(file)])
+    assert str(caught.value.where).startswith(line_of(file, "SHIFTED"))
+
+
+def test_new_writes_a_plugin_that_passes_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.call(["plugin", "new", "gated", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"file": "plugins/gated.py", "plugin": "mine::gated"}
+    assert cli.call(["plugin", "check", "gated", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["plugins"]
+    assert found["passed"]
+    assert found["cases"] > 20
+    assert found["varying"] == ["...", "width"]
+    assert found["unchecked"] == ["bfloat16"]
+
+
+def test_a_kernel_that_differs_is_exit_1_with_its_cases(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = Case("float32; x [0]", 0.1, 0.5, ("'y' differs",))
+    found = Checked("aot::rotary", "rotary.py", (Case("float32; x [1]", 0.1, 0.0, ()), wrong), ("...",), ("head",), ())
+    monkeypatch.setattr(checking, "check", lambda headers, told: [found])
+    assert cli.call(["plugin", "check", "rotary"]) == 1
+    said = capsys.readouterr().out
+    assert "aot::rotary: DIFFERENT in 1 of 2 cases" in said
+    assert "float32; x [0]\n    'y' differs" in said
+    assert cli.call(["plugin", "check", "rotary", "--json"]) == 1
+    (one,) = json.loads(capsys.readouterr().out)["plugins"]
+    assert one["failed"] == [{"case": "float32; x [0]", "failures": ["'y' differs"]}]
+
+
+def test_list_names_own_and_built_in_plugins_without_running_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "triple", ("import math", "raise SystemExit"))
+    monkeypatch.chdir(tmp_path)
+    assert cli.call(["plugin", "list", "--json"]) == 0
+    found = {one["plugin"]: one for one in json.loads(capsys.readouterr().out)["plugins"]}
+    assert found["aot::add_rms_norm"]["builtin"]
+    assert not found["mine::triple"]["builtin"]
+    assert found["mine::triple"]["schema"] == "(Tensor x, float shift=0.0) -> Tensor y"
+    assert found["mine::triple"]["about"] == "y = 3 x + shift."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["check", "tripel"], "unknown plugin 'tripel'"),
+        (["new", "triple"], "there is a plugin 'triple' already"),
+        (["new", "3ple"], "'3ple' cannot be the name of an op"),
+        (["new", "more", "--domain", "aten"], "the domain 'aten' is taken"),
+        (["compile", "triple", "--target", "sm75"], "not for sm75"),
+        (["compile", "triple", "--size", "width"], "expected NAME=NUMBER"),
+    ],
+)
+def test_what_a_user_can_put_right_is_exit_2(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert cli.call(["plugin", *arguments]) == 2
+    assert says in capsys.readouterr().err

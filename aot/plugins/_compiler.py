@@ -91,6 +91,7 @@ def _kernel(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
     from triton.compiler.errors import CompilationError, UnsupportedLanguageConstruct
+    from triton.runtime.errors import PTXASError
 
     names = plugin.kernel.arg_names
     source = ASTSource(
@@ -103,8 +104,15 @@ def _kernel(
     options = {name: config[name] for name in OPTIONS if name in config}
     # Said in so many words, for its default is not the same in every version.
     options |= {"enable_fp_fusion": True, "ptx_version": ptx.ISA[capability]}
+    target = GPUTarget("cuda", capability, 32)
     try:
-        return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+        try:
+            return triton.compile(source, target=target, options=options)
+        except PTXASError as error:
+            needed = ptx.needed_isa(str(error))
+            if needed is None:
+                raise
+            return triton.compile(source, target=target, options=options | {"ptx_version": needed})
     except (CompilationError, UnsupportedLanguageConstruct) as error:
         line = plugin.lines["kernel"] + max((error.node.lineno if error.node is not None else 1) - 1, 0)
         said = str(error.error_message or error.__cause__ or error).strip()
@@ -112,7 +120,7 @@ def _kernel(
             f"plugin {plugin.name}: the kernel does not compile: {' '.join(said.split())}",
             where=f"{plugin.file}:{line}",
         ) from error
-    except (RuntimeError, AssertionError, ValueError, TypeError, KeyError) as error:
+    except (PTXASError, RuntimeError, AssertionError, ValueError, TypeError, KeyError) as error:
         said = " ".join(str(error).split())[:500]
         raise plugin.error(f"the kernel does not compile: {type(error).__name__}: {said}", "kernel") from error
 

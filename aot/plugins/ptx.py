@@ -14,8 +14,9 @@ from typing import Any
 from aot.errors import PluginError
 
 ISA = {80: 81, 86: 81, 87: 81, 89: 81, 90: 81, 100: 86, 103: 88, 120: 87, 121: 88}
-"""Compute capability -> the PTX ISA to write, 81 for 8.1: the least that has its instructions (FP8 conversions came
-with 8.1, sm_100 with 8.6), so that drivers since CUDA 12.1 read it. PTX ISA, release notes."""
+"""Compute capability -> the PTX ISA to write, 81 for 8.1, unless a kernel needs a later one: the least that has its
+common instructions (FP8 conversions came with 8.1, sm_100 with 8.6), so that older drivers read it, from CUDA 12.1 on
+for 8.1. PTX ISA, release notes."""
 HIDDEN = 2
 """Pointers that Triton adds: to global and to profiling scratch memory."""
 _ENTRY = re.compile(r"(?P<head>\.visible \.entry (?P<name>[\w$]+)\()(?P<parameters>.*?)(?P<tail>\n?\))", re.S)
@@ -49,6 +50,12 @@ def launchable(text: str, parameters: int) -> str:
         raise PluginError(f"the kernel reads {', '.join(read)}, a parameter that Triton adds: it needs scratch memory")
     kept = ",\n\t".join(given[:parameters])
     return f"{text[: entry.end('head')]}\n\t{kept}\n){body}"
+
+
+def needed_isa(said: str) -> int | None:
+    """The latest ISA that the assembler asks for, 86 for 8.6; None where its complaint is another."""
+    found = re.findall(r"requires PTX ISA \.version (\d+)\.(\d+)", said)
+    return max((int(major) * 10 + int(minor) for major, minor in found), default=None)
 
 
 def threads(text: str) -> int:

@@ -104,7 +104,7 @@ def test_a_plugin_keeps_an_op_of_the_model_that_would_be_expanded_without_it(
     assert {function.name for function in model.functions} == {"add_rms_norm", "swiglu"}
     assert found["accepted"]
     assert found["verification"]["graph"]["cosine"] > 0.99999  # type: ignore[index]
-    assert {"export", "verify export"} <= {s["name"] for s in found["stages"] if not s["cached"]}  # type: ignore[index,attr-defined]
+    assert {"export", "verify export"} <= {s["name"] for s in found["stages"] if not s["cached"]}  # type: ignore[attr-defined]
 
     # Nothing has changed: nothing is done, and a plugin that has changed is exported again.
     found, _ = built(tmp_path, capsys, "--precision", "fp16")

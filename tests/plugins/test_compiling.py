@@ -99,6 +99,7 @@ def test_the_same_source_elsewhere_gives_the_same_code(
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile in this process: what a compiler answers is the same, and importing torch once is enough."""
 
+    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "1")
     started = subprocess.run
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -200,6 +201,11 @@ def test_hidden_parameters_are_taken_out_where_nothing_reads_them() -> None:
         ptx.launchable(PTX.replace("ret;", "ld.param.b64 %rd2, [kernel_param_2];"), 1)
     with pytest.raises(PluginError, match="3 parameters in PTX, and 4 in its file"):
         ptx.launchable(PTX, 4)
+
+
+def test_a_later_isa_is_taken_only_where_the_assembler_asks_for_it() -> None:
+    said = "error : 'x' requires PTX ISA .version 8.6 or later\nerror : 'y' requires PTX ISA .version 8.3 or later"
+    assert (ptx.needed_isa(said), ptx.needed_isa("error : unknown opcode")) == (86, None)
 
 
 @pytest.mark.parametrize(

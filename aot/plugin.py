@@ -6,7 +6,7 @@
     SCHEMA     inputs, attributes and outputs: see `aot/plugins/schema.py`
     TYPES      the dtypes that a name in SCHEMA stands for; may be left out
     SHAPES     input -> its axes, by the names of their sizes: {"x": "... width", "weight": "width"}
-    SIZES      name of a size -> (least, greatest), None for no limit; may be left out
+    SIZES      name of a size -> (least, greatest[, multiple of]), None for no limit; may be left out
     ATTRIBUTES attribute -> values to check it with, beside its default; may be left out
     CONFIGS    ways to run the kernel, the best guess first: num_warps, num_stages, maxnreg, and what `launch` reads
 

@@ -29,7 +29,7 @@ def untranslated(error: BaseException, nodes: Iterable[Any]) -> ExportError:
             at_line(
                 "op without translation",
                 f"there is no ONNX translation of {op[1]}",
-                f"provide a plugin for it, plugins/{op[1].rpartition('.')[2]}/plugin.py" if own else OTHERWISE,
+                f"provide a plugin for it, plugins/{op[1].rpartition('.')[2]}.py" if own else OTHERWISE,
                 at,
             )
         )

@@ -228,3 +228,30 @@ def test_a_loop_over_a_size_that_varies_is_refused_with_its_plugin(project: Path
 def test_the_registry_holds_what_was_loaded_last(project: Path) -> None:
     file = write(project, "triple")
     assert plugins.registered(load(file)) is plugins.op("triple")
+
+
+class Turned(nn.Module):
+    """Both ways of pairing, on heads of any number of positions, and a LayerNorm."""
+
+    def forward(self, x: torch.Tensor, c: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        normed, _ = aot.ops.add_layer_norm(x, x, torch.ones(8) * 2, torch.ones(8) * 0.5, 0.125)
+        return aot.ops.rotary(x, c, s), aot.ops.rotary(x, c, s, True), normed
+
+
+def test_rotary_and_layer_norm_as_functions_say_what_their_formulas_say(tmp_path: Path) -> None:
+    spec = ModelSpec("turned", {"x": Input([BATCH, 2, SEQ, 8]), "c": Input([SEQ, 8]), "s": Input([SEQ, 8])})
+    write_module(Turned(), spec, tmp_path)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    for batch, seq in ((1, 1), (3, 7)):
+        random = np.random.default_rng(batch)
+        x, c, s = (random.standard_normal(shape, np.float32) for shape in ((batch, 2, seq, 8), (seq, 8), (seq, 8)))
+        halves, pairs, normed = session.run(None, {"x": x, "c": c, "s": s})
+        for i in range(4):
+            a, b = x[..., i], x[..., i + 4]
+            np.testing.assert_allclose(halves[..., i], a * c[:, i] - b * s[:, i], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(halves[..., i + 4], b * c[:, i + 4] + a * s[:, i + 4], rtol=1e-5, atol=1e-6)
+            a, b = x[..., 2 * i], x[..., 2 * i + 1]
+            np.testing.assert_allclose(pairs[..., 2 * i], a * c[:, 2 * i] - b * s[:, 2 * i], rtol=1e-5, atol=1e-6)
+        total = 2 * x.astype(np.float64)
+        right = (total - total.mean(-1, keepdims=True)) / np.sqrt(total.var(-1, keepdims=True) + 0.125) * 2 + 0.5
+        np.testing.assert_allclose(normed, right, rtol=2e-5, atol=2e-6)

@@ -20,7 +20,7 @@ import torch
 from aot.errors import AotError, PluginError
 from aot.frontend.plugins import plugin_of, results
 from aot.frontend.quiet import RAISED, silenced
-from aot.plugins.header import REST
+from aot.plugins.header import REST, Bound
 from aot.plugins.loading import Plugin
 from aot.plugins.schema import ATTRIBUTES, NODE_TYPES, ONNX_TYPES
 
@@ -216,10 +216,9 @@ def _exported(plugin: Plugin, attributes: Mapping[str, Any], given: Sequence[Giv
     sizes: dict[Any, int] = dict(fixed)
     for name, _, shape in given:
         for key in _keys(plugin, name, shape):
-            low, high = plugin.bound(key) if isinstance(key, str) else (0, None)
-            free = (size for size in _EXAMPLES if size >= low and (high is None or size <= high))
-            taken = set(sizes.values())
-            sizes.setdefault(key, next((size for size in free if size not in taken), max(low, 2)))
+            bound = plugin.bound(key) if isinstance(key, str) else Bound()
+            possible = [size for size in map(bound.near, _EXAMPLES) if size not in sizes.values()]
+            sizes.setdefault(key, possible[0] if possible else bound.near(2))
     examples, dynamic = [], []
     for name, dtype, shape in given:
         keys = _keys(plugin, name, shape)

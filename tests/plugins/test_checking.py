@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from aot.cli import _main as cli
-from aot.errors import PluginError
-from aot.plugins import cases, checking
+from aot.plugins import cases, checking, skeleton
 from aot.plugins.checking import Case, Checked, check
 from aot.plugins.header import read
 from tests.plugins.projects import line_of, write
@@ -30,10 +29,11 @@ WRONG: dict[str, tuple[tuple[str, str], str]] = {
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checked]:
-    """Every built-in plugin and every wrong one, by name; one process, for importing torch takes longer than all."""
+    """Every built-in plugin, every wrong one and a new one, by name: one process, for importing torch takes longest."""
     folder = tmp_path_factory.mktemp("wrong")
     wrong = [write(folder, name, change) for name, (change, _) in WRONG.items()]
-    found = check([read(file) for file in (*BUILT_IN, *wrong)])
+    new = skeleton.write("gated", "mine", folder / "plugins")
+    found = check([read(file) for file in (*BUILT_IN, *wrong, new)])
     return {one.plugin.partition("::")[2]: one for one in found}
 
 
@@ -64,21 +64,28 @@ def test_dtypes_odd_sizes_0_1_configs_attributes_and_misaligned_inputs_are_run(t
     assert any(one.misaligned for one in found)
 
 
-def test_a_kernel_that_raises_and_a_broken_plugin_are_errors_with_the_line(tmp_path: Path) -> None:
+def test_a_kernel_that_raises_is_exit_2_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = write(tmp_path, "triple", ("value * 3.0 + SHIFT", "value * 3.0 + SHIFTED"))
-    with pytest.raises(PluginError, match="SHIFTED") as caught:
-        check([read(file)])
-    assert str(caught.value.where).startswith(line_of(file, "SHIFTED"))
+    monkeypatch.chdir(tmp_path)
+    assert cli.call(["plugin", "check", "triple", "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["what"] == "plugin triple: kernel: NameError: name 'SHIFTED' is not defined"
+    assert error["where"].startswith(line_of(file, "SHIFTED"))
 
 
 def test_new_writes_a_plugin_that_passes_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    checked: dict[str, Checked],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.call(["plugin", "new", "gated", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"file": "plugins/gated.py", "plugin": "mine::gated"}
-    assert cli.call(["plugin", "check", "gated", "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["plugins"]
+    found = checked["gated"].to_json()
+    assert (tmp_path / "plugins" / "gated.py").read_text() == Path(found["file"]).read_text()
     assert found["passed"]
     assert found["cases"] > 20
     assert found["varying"] == ["...", "width"]

@@ -5,6 +5,7 @@ Imports torch; import it only where torch is needed.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,25 @@ def registered(plugin: Plugin) -> torch._ops.OpOverload:
     found = existing(plugin.domain, plugin.name)
     assert found is not None
     return found
+
+
+def register_named_in(path: Path, project: Path | None) -> None:
+    """Make the ops of plugins that a saved program names, which torch asks for when it loads one.
+
+    What is no archive, or names ops that no plugin has, is left for torch to refuse. Raises PluginError.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            parts = [
+                archive.read(name).decode(errors="replace") for name in archive.namelist() if name.endswith(".json")
+            ]
+    except (zipfile.BadZipFile, OSError):
+        return
+    for name, file in content.names("plugins", project).items():
+        if any(f".{name}." in part for part in parts):
+            domain = read(file).domain
+            if any(f"torch.ops.{domain}.{name}." in part for part in parts):
+                registered(loading.load(file))
 
 
 def existing(domain: str, name: str) -> torch._ops.OpOverload | None:

@@ -27,8 +27,10 @@ class SavedProgram(FileSource):
         if self._loaded is None:
             import torch
 
+            from aot.frontend.plugins import register_named_in
             from aot.frontend.quiet import silenced
 
+            register_named_in(self.path, self.project)
             try:
                 self._loaded = silenced(lambda: torch.export.load(self.path))
             except Exception as error:  # torch raises whatever a damaged archive makes of its readers

@@ -255,3 +255,18 @@ def test_rotary_and_layer_norm_as_functions_say_what_their_formulas_say(tmp_path
         total = 2 * x.astype(np.float64)
         right = (total - total.mean(-1, keepdims=True)) / np.sqrt(total.var(-1, keepdims=True) + 0.125) * 2 + 0.5
         np.testing.assert_allclose(normed, right, rtol=2e-5, atol=2e-6)
+
+
+def test_a_saved_program_finds_the_plugins_that_it_names(project: Path) -> None:
+    class Tripled(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = aot.ops.thrice(x, 0.5)
+            return y
+
+    write(project, "thrice")
+    torch.export.save(torch.export.export(Tripled(), (torch.ones(2),)), project / "saved.pt2")
+    plugins._made.pop("mine::thrice")[1]._destroy()  # type: ignore[no-untyped-call]  # as in a new process
+    assert plugins.existing("mine", "thrice") is None
+    plugins.register_named_in(project / "saved.pt2", project)
+    found = torch.export.load(project / "saved.pt2").module()(torch.ones(2))
+    np.testing.assert_array_equal(found.numpy(), [3.5, 3.5])

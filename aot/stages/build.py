@@ -42,8 +42,8 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
     functions = _expanded(run, final, backend.name) if through_onnx else []
     if functions:
         run.progress.warn(
-            f"{backend.title} launches no kernels of plugins yet: {', '.join(functions)} became the ops of their "
-            "references"
+            f"{backend.title} launches no kernels of plugins yet: "
+            + "; ".join(f"{name} became the ops of its reference" for name in functions)
         )
     form = form_for(backend.name, backend.version(), target, plan.precision)
     job = Job(final.model, spec, plan.precision, plan.profiles, target, plan.engine)

@@ -243,3 +243,20 @@ def test_auto_leaves_alone_what_smoothing_would_not_help() -> None:
     assert work.done == []
     assert "expected error" in work.left["y"]
     assert ops(model) == ["Tanh", "MatMul"]
+
+
+@pytest.mark.parametrize(("outlier", "products", "moved"), [(3.0, 1, False), (3.0, 0, True), (40.0, 1, True)])
+def test_auto_parts_an_activation_from_its_product_for_much_only(outlier: float, products: int, moved: bool) -> None:
+    """A Gelu behind a MatMul shares its kernel; what a threefold channel is worth without one is not worth a second."""
+    scale = np.ones(32, np.float32)
+    scale[7] = outlier
+    first = "h = MatMul(x, u)" if products else "h = Neg(x)"
+    weights = {"w": normal(32, 16)} | ({"u": np.diag(scale)} if products else {})
+    text = f"g (float[b, 5, 32] x) => (float[b, 5, 16] y) {{ {first}  n = Gelu(h)  y = MatMul(n, w) }}"
+    model = graph(text, 20, **weights)
+    feeds = {"x": np.abs(4 * normal(8, 5, 32)) * (1 if products else -scale)}
+    work = smooth(model.graph, ["MatMul"], "auto", True, seen_by(model, [feeds]))
+    assert ("y" in work.done) is moved
+    assert (node(model, "y").inputs[0].producer().op_type == "Mul") is moved  # type: ignore[union-attr]
+    if not moved:
+        assert "a Mul parts it from the product in front" in work.left["y"]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from aot import toolchain, trace
 from aot.batches import refuse_huge
 from aot.config import Request
-from aot.content import plugin_digest
 from aot.declaration import DTYPES, Input, ModelSpec
 from aot.errors import GraphError
 from aot.run import Run, StageTime
@@ -87,8 +86,7 @@ class FileSource(Source):
         }
         self.spec = ModelSpec(identifier(self.path.stem), inputs)
         refuse_huge(self.spec)
-        plugins = plugin_digest(self.project)
-        self.key = digest([trace.key(record["model"], self.path.parent), self.spec.to_json(), plugins])
+        self.key = digest([trace.key(record["model"], self.path.parent), self.spec.to_json(), self.plugins_key()])
 
     def _check(self, tensor: Tensor) -> None:
         if tensor.dtype not in DTYPES:
@@ -105,6 +103,10 @@ class FileSource(Source):
     def files(self) -> list[Path]:
         """The file, and those that belong to it."""
         return [self.path]
+
+    @abstractmethod
+    def plugins_key(self) -> str:
+        """Of what the file is made into depends on in the plugins there are."""
 
     def data_key(self) -> str:
         """Of the inputs that data is generated from."""

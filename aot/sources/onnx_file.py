@@ -13,6 +13,7 @@ from aot.records import MODEL
 from aot.source import Runner
 from aot.sources.dims import Found, identifier
 from aot.sources.file import FileSource, Tensor
+from aot.store import digest
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -49,6 +50,11 @@ class OnnxFile(FileSource):
         weights = (value.const_value for value in self._model().graph.initializers.values())
         external = {Path(weight.path).resolve() for weight in weights if isinstance(weight, ir.ExternalTensor)}
         return [self.path, *sorted(external)]
+
+    def plugins_key(self) -> str:
+        """Which there are: a node of a plugin's name stays, a function of another is inlined. What a plugin holds
+        concerns the engine alone."""
+        return digest(sorted(content.names("plugins", self.project)))
 
     def describe(self) -> list[Tensor]:
         """Raises GraphError for an input that is not a tensor or whose rank is unknown."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot.config import Precision
+from aot.content import plugin_digest
 from aot.errors import ExportError
 from aot.source import Runner
 from aot.sources.declared import EXPORT_TOOLS
@@ -41,6 +42,10 @@ class SavedProgram(FileSource):
                     fix="save it again with torch.export.save, with the torch that is installed here or an older one",
                 ) from error
         return self._loaded
+
+    def plugins_key(self) -> str:
+        """The program names plugins, whose references are what it computes."""
+        return plugin_digest(self.project)
 
     def describe(self) -> list[Tensor]:
         """Raises ExportError for an input that is neither a tensor nor a constant, or a size computed from others."""

@@ -32,6 +32,8 @@ def refused(kind: type[BaseModel], error: ValidationError, where: str) -> UsageE
     """The error for the first thing that is wrong. Unknown keys come first: a mistyped one explains a missing one."""
     found = error.errors()
     first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+    # A union names the member that was tried, which is no key.
+    first = {**first, "loc": tuple(part for part in first["loc"] if not str(part).startswith("constrained-"))}
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         refusal = unknown("setting", str(first["loc"][-1]), _owner(kind, first["loc"][:-1]).model_fields)

@@ -182,3 +182,9 @@ def test_a_recipe_survives_being_written_down() -> None:
     """As a prepared artifact keeps it: every key is there, defaults included."""
     recipe = load(Recipe, BUILTIN / "calib/mixed-bf16.yaml")
     assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
+
+
+def test_a_value_that_may_be_a_number_or_a_word_is_named_by_its_key(tmp_path: Path) -> None:
+    error = refusal(Recipe, tmp_path, "precision: int8\nweights: {smooth: 1.5}")
+    assert error.what.startswith("weights.smooth: ")
+    assert "constrained" not in f"{error.what}{error.fix}"

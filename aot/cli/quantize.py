@@ -89,7 +89,9 @@ def command(
     """
     from aot.cli._progress import reporter
     from aot.cli.optimize import peak
+    from aot.compare import judge
     from aot.config import Recipe, Request
+    from aot.errors import UsageError
     from aot.plan import settings
     from aot.quantize_file import quantize_file
 
@@ -99,6 +101,12 @@ def command(
         calibration=calibration,
     )
     recipe: Recipe = settings(request, Path.cwd()).recipe
+    if recipe.budget.metric is not None:
+        raise UsageError(
+            "the recipe's budget limits a metric, and a file has none",
+            where="budget.metric",
+            fix="leave it out, or build from a model.py that declares one with aot build",
+        )
     with reporter() as progress:
         done = quantize_file(
             Path(source),
@@ -111,10 +119,13 @@ def command(
             compare=compare,
             progress=progress,
         )
+    reasons = judge(done.compared, recipe.budget)
     found = {
         "input": source,
         "output": target,
         "precision": recipe.precision,
+        "accepted": not reasons,
+        "reasons": reasons,
         **done.to_json(),
         "peak_bytes": peak(),
         "left": [str(path) for path in done.left],
@@ -122,7 +133,9 @@ def command(
     for path in done.left:
         click.echo(f"left: {path}, which nothing of {Path(target).name} reads any more; other models may", err=True)
     click.echo(json.dumps(found) if as_json else describe(found, explain))
-    return 0
+    for reason in reasons:
+        click.echo(f"the recipe's budget is missed: {reason}", err=True)
+    return 1 if reasons else 0
 
 
 def describe(found: Mapping[str, Any], explain: bool) -> str:

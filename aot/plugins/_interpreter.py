@@ -52,9 +52,13 @@ def _check(plugin: Plugin) -> None:
         _say({"what": trial.describe(), "seconds": seconds, "relative": relative, "failures": failures})
 
 
+# What a plugin prints is not an answer: it goes where messages go.
+_ANSWERS, sys.stdout = sys.stdout, sys.stderr
+
+
 def _say(answer: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+    _ANSWERS.write(json.dumps(answer) + "\n")
+    _ANSWERS.flush()
 
 
 def _varying(plugin: Plugin) -> tuple[list[str], list[str]]:

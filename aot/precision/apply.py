@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +123,7 @@ def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float], statistics
         ops=dict(sorted(Counter(n.op_type for n in placed.quantized).items())),
         qdq=sum(n.op_type == "DequantizeLinear" for n in graph),
         nodes=len(list(graph)),
-        warnings=(*placed.warnings, *_unused(keep, recipe), *_idle(works)),
+        warnings=(*placed.warnings, *_unused(keep, recipe)),
         weights=tuple(works),
     )
 
@@ -140,11 +140,6 @@ def _observed(amax: Mapping[str, float], statistics: Statistics | None) -> Obser
     if statistics is None:
         return Observed(amax)
     return Observed(statistics.amax(), {name: (seen.low, seen.high) for name, seen in statistics.items()})
-
-
-def _idle(works: Iterable[Work]) -> list[str]:
-    """The steps that the recipe asks for and no layer allowed."""
-    return [f"{w.step}: no layer takes it: {next(iter(w.left.values()))}" for w in works if w.left and not w.done]
 
 
 def _unused(keep: Patterns, recipe: Recipe) -> list[str]:

@@ -96,13 +96,15 @@ def _tried(plugin: Plugin, trial: cases.Trial, vary: list[str]) -> tuple[float, 
     import torch
 
     inputs = _inputs(plugin, trial)
-    wanted = plugins.run_reference(plugin, *inputs.values(), *trial.attributes.values())
+    given = {name: tensor.clone() for name, tensor in inputs.items()}
+    wanted = plugins.run_reference(plugin, *given.values(), *trial.attributes.values())
+    changed = [f"reference changes its input '{name}'" for name in inputs if not _same(given[name], inputs[name])]
     reference = list(wanted) if isinstance(wanted, tuple) else [wanted]
     held = {name: _guarded(tensor, trial.misaligned) for name, tensor in inputs.items()}
     empty = [_guarded(torch.full_like(tensor, _filler(tensor.dtype)), trial.misaligned) for tensor in reference]
     config = plugin.configs[trial.config]
     launch = plugin.launch(trial.shapes, trial.attributes, config)
-    failures = _expressions(plugin, trial, vary, launch)
+    failures = changed + _expressions(plugin, trial, vary, launch)
     with plugin.calling("kernel"):
         plugin.kernel[tuple(launch.grid)](
             *(tensor for tensor, _ in held.values()),
@@ -110,6 +112,11 @@ def _tried(plugin: Plugin, trial: cases.Trial, vary: list[str]) -> tuple[float, 
             *(tensor for tensor, _ in empty),
             **launch.constants,
         )
+    failures += [
+        f"the kernel writes to its input '{name}', or beside it"
+        for name, (tensor, whole) in held.items()
+        if not (_same(tensor, inputs[name]) and _intact(whole, tensor))
+    ]
     relative = 0.0
     for declared, (got, whole), right in zip(plugin.schema.outputs, empty, reference, strict=True):
         error, why = _compared(got, right)
@@ -162,6 +169,13 @@ def _intact(whole: torch.Tensor, inner: torch.Tensor) -> bool:
     if whole.is_floating_point():
         return all(bool(guard.isnan().all()) for guard in guards)
     return all(bool((guard == _filler(whole.dtype)).all()) for guard in guards)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors hold the same, NaN included."""
+    import torch
+
+    return torch.equal(one.nan_to_num(), other.nan_to_num()) and torch.equal(one.isnan(), other.isnan())
 
 
 def _compared(got: torch.Tensor, right: torch.Tensor) -> tuple[float, str | None]:

@@ -23,6 +23,9 @@ WRONG: dict[str, tuple[tuple[str, str], str]] = {
     "unwritten": (('grid=(ceil_div(count, config["block"]),)', 'grid=(count // config["block"],)'),
                   "is not a number in"),
     "read_beside": (("x + at, mask=at < count", "x + at + 1, mask=at < count"), "read beside"),
+    "in_place": (("return (x.float()", "return (x.mul_(2).float()"), "reference changes its input 'x'"),
+    "overwrites": (("    tl.store(y", "    tl.store(x + at, value.to(x.dtype.element_ty) + 1, mask=at < count)\n"
+                    "    tl.store(y"), "the kernel writes to its input 'x', or beside it"),
     "narrow": ((".to(tl.float32)", ".to(tl.float16).to(tl.float32)"), "and 5e-05 is allowed"),
 }  # fmt: skip
 
@@ -31,7 +34,9 @@ WRONG: dict[str, tuple[tuple[str, str], str]] = {
 def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checked]:
     """Every built-in plugin, every wrong one and a new one, by name: one process, for importing torch takes longest."""
     folder = tmp_path_factory.mktemp("wrong")
-    wrong = [write(folder, name, change) for name, (change, _) in WRONG.items()]
+    # What a plugin prints is no answer of the check.
+    aloud = ("def launch(", "print('loaded')\n\n\ndef launch(")
+    wrong = [write(folder, name, change, aloud) for name, (change, _) in WRONG.items()]
     new = skeleton.write("gated", "mine", folder / "plugins")
     found = check([read(file) for file in (*BUILT_IN, *wrong, new)])
     return {one.plugin.partition("::")[2]: one for one in found}
@@ -129,6 +134,7 @@ def test_list_names_own_and_built_in_plugins_without_running_them(
         (["new", "more", "--domain", "aten"], "the domain 'aten' is taken"),
         (["compile", "triple", "--target", "sm75"], "not for sm75"),
         (["compile", "triple", "--size", "width"], "expected NAME=NUMBER"),
+        (["compile", "triple", "--target", "sm89", "-o", "/proc/kernels"], "the kernels cannot be written"),
     ],
 )
 def test_what_a_user_can_put_right_is_exit_2(

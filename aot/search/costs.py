@@ -11,6 +11,25 @@ LINEAR = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
 Shapes = Mapping[str, tuple[int, ...]]
 
 
+def shapes_at(graph: ir.Graph, inputs: Shapes) -> dict[str, tuple[int, ...]]:
+    """The shapes of the computed values where the inputs, by name, have these; values with sizes of their own left
+    out."""
+    sizes = {
+        dim.value: size
+        for value in graph.inputs
+        for dim, size in zip(value.shape or (), inputs.get(value.name or "", ()), strict=False)
+        if not isinstance(dim, int)
+    }
+    found: dict[str, tuple[int, ...]] = {}
+    for node in graph:
+        for value in node.outputs:
+            if value.shape is not None:
+                dims = [dim if isinstance(dim, int) else sizes.get(dim.value) for dim in value.shape]
+                if None not in dims:
+                    found[value.name or ""] = tuple(dim for dim in dims if dim is not None)
+    return found
+
+
 def operations(graph: ir.Graph, shapes: Shapes) -> dict[str, int]:
     """By node name: the multiply-adds of MatMul, Gemm and convolutions, one an element of the output elsewhere.
 

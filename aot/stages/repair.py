@@ -106,12 +106,15 @@ class _Search:
         self.spent = False
 
     def facts(self, folder: Path) -> Mapping[str, Any]:
-        from aot.search.costs import operations
+        from aot.search.costs import operations, shapes_at
         from aot.search.minimal import enough, minimal
         from aot.search.units import levels, units
 
         errors = self._errors(folder)
-        costs = operations(self._ir(), self._shapes(errors))
+        graph = self._ir()
+        given = {name: array.shape for name, array in self.case.inputs.items()}
+        measured = {error.value: error.shape for error in errors}
+        costs = operations(graph, shapes_at(graph, given) | given | measured)
         tried: list[tuple[str, Trial]] = []
         for level in levels(self.recipe):
             candidates = units(level, self.recipe, self.final.facts["decisions"], errors, costs)
@@ -139,9 +142,6 @@ class _Search:
         import onnx_ir as ir
 
         return ir.load(self.graph.model).graph
-
-    def _shapes(self, errors: Sequence[LayerError]) -> dict[str, tuple[int, ...]]:
-        return {name: array.shape for name, array in self.case.inputs.items()} | {e.value: e.shape for e in errors}
 
     def _try(self, kept: Sequence[Unit]) -> Trial:
         """What the recipe that keeps these comes to; each is tried once. Raises Spent where no more are allowed."""

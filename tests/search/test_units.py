@@ -11,7 +11,7 @@ import pytest
 from aot.config import Placement, Recipe
 from aot.layers.errors import LayerError
 from aot.precision import apply
-from aot.search.costs import operations
+from aot.search.costs import operations, shapes_at
 from aot.search.units import Unit, keeping, levels, share_in, units
 from tests.precision.graphs import graph, observe, precisions, recipe
 
@@ -105,3 +105,15 @@ def test_the_share_of_the_low_precision_counts_layers_only() -> None:
     decisions = [decision("a", "int8"), decision("b", "fp16"), decision("c", "fp16", "Softmax")]
     assert share_in("int8", decisions, {"a": 300, "b": 100, "c": 1000}) == 0.75
     assert share_in("int8", [], {}) == 0.0
+
+
+def test_shapes_follow_from_those_of_the_inputs_where_names_say_so() -> None:
+    model = graph(
+        """g (float[batch, 8] x) => (float[batch, 4] y, float[found] z) {
+            h = MatMul(x, w)  y = Relu(h)  z = Compress(y, c) }""",
+        w=np.ones((8, 4), np.float32),
+        c=np.array([True, False, True, True]),
+    )
+    found = shapes_at(model.graph, {"x": (5, 8)})
+    assert {name: found.get(name) for name in "hyz"} == {"h": (5, 4), "y": (5, 4), "z": None}
+    assert operations(model.graph, found | {"x": (5, 8)})["h"] == 5 * 8 * 4

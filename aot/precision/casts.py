@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from aot import origins
 from aot.precision.formats import Float
+from aot.precision.names import Names
 from aot.precision.reading import is_constant, is_float
 from aot.precision.schemas import Slots, slots
 
@@ -43,8 +44,7 @@ class _Retyping:
         self.compute = compute
         self.clamp = clamp
         self.made: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
-        self.names = {v.name for n in graph.all_nodes() for v in n.outputs} | set(graph.initializers)
-        self.names |= {v.name for v in graph.inputs}
+        self.names = Names(graph)
         self.first = next(iter(graph), None)
 
     def apply(self, nodes: list[ir.Node], narrow: Mapping[ir.Node, Slots]) -> None:
@@ -88,19 +88,12 @@ class _Retyping:
                 self.made[key] = self._cast(value, wanted, reader)
         return self.made[key]
 
-    def _unique(self, base: str) -> str:
-        name, count = base, 1
-        while name in self.names:
-            name, count = f"{base}_{count}", count + 1
-        self.names.add(name)
-        return name
-
     def _convert(self, value: ir.Value, wanted: ir.DataType) -> ir.Value:
         tensor = value.const_value
         assert tensor is not None
         if wanted == ir.DataType.FLOAT:
             return value
-        name = self._unique(f"{value.name}_{self.compute.name}")
+        name = self.names.unique(f"{value.name}_{self.compute.name}")
         converted = ir.Value(name=name, shape=value.shape, type=ir.TensorType(wanted))
         limit = self.clamp.get(value)
 
@@ -116,7 +109,7 @@ class _Retyping:
 
     def _cast(self, value: ir.Value, wanted: ir.DataType, serves: ir.Node | None) -> ir.Value:
         suffix = "fp32" if wanted == ir.DataType.FLOAT else self.compute.name
-        name = self._unique(f"{value.name}_{suffix}")
+        name = self.names.unique(f"{value.name}_{suffix}")
         result = ir.Value(name=name, shape=value.shape, type=ir.TensorType(wanted))
         node = ir.node("Cast", [value], {"to": wanted}, outputs=[result], name=f"Cast_{name}")
         if serves is not None:
@@ -137,7 +130,7 @@ class _Retyping:
         outer = value.name
         assert outer is not None
         cast = self.made.get((value, ir.DataType.FLOAT)) or self._cast(value, ir.DataType.FLOAT, value.producer())
-        value.name = self._unique(f"{outer}_{self.compute.name}")
+        value.name = self.names.unique(f"{outer}_{self.compute.name}")
         cast.name = outer
         self.graph.outputs[index] = cast
 

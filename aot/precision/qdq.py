@@ -15,6 +15,7 @@ import onnx_ir as ir
 from aot import origins
 from aot.config import Weights
 from aot.precision.formats import Float, Quantized
+from aot.precision.names import Names
 from aot.precision.placement import Site
 from aot.precision.scales import Array, Grain, stored
 from aot.precision.weights.rounds import Read, Rounds
@@ -62,8 +63,7 @@ class _Inserter:
         self.rounds = rounds
         self.done: dict[tuple[ir.Value, Grain], ir.Value] = {}
         self.zeros: dict[tuple[int, ...], ir.Value] = {}
-        self.names = {value.name for node in graph.all_nodes() for value in node.outputs} | set(graph.initializers)
-        self.names |= {value.name for value in graph.inputs}
+        self.names = Names(graph)
 
     def activation(self, value: ir.Value, site: Site) -> ir.Value:
         """x -> Q -> DQ, one scale."""
@@ -102,7 +102,7 @@ class _Inserter:
         """The stored weight: as it was rounded, or computed when the file is written, so that memory holds one weight
         at a time."""
         form = self.form
-        name = self._unique(name)
+        name = self.names.unique(name)
 
         def make() -> ir.TensorProtocol:
             array = np.asarray(source.numpy(), np.float32)
@@ -118,19 +118,11 @@ class _Inserter:
         return value
 
     def _initializer(self, name: str, array: Array, dtype: ir.DataType) -> ir.Value:
-        name = self._unique(name)
+        name = self.names.unique(name)
         tensor = ir.tensor(array, dtype=dtype, name=name)
         value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(dtype), const_value=tensor)
         self.graph.register_initializer(value)
         return value
-
-    def _unique(self, base: str) -> str:
-        """A name that no value has: a model may call a constant of its own `x_scale`."""
-        name, count = base, 1
-        while name in self.names:
-            name, count = f"{base}_{count}", count + 1
-        self.names.add(name)
-        return name
 
     def _zero(self, shape: tuple[int, ...]) -> ir.Value:
         """The zero point, shared: in the shape of the scales."""
@@ -150,7 +142,7 @@ class _Inserter:
     ) -> ir.Value:
         ending = "quantized" if op == "QuantizeLinear" else "dequantized"
         ending += f"_axis{attributes['axis']}" if "axis" in attributes else ""
-        name = self._unique(f"{of.name}_{ending}")
+        name = self.names.unique(f"{of.name}_{ending}")
         result = ir.Value(name=name, shape=of.shape, type=ir.TensorType(dtype))
         node = ir.node(op, inputs, attributes, outputs=[result], name=f"{op}_{name}")
         origins.hand_on(before, node)

@@ -9,8 +9,9 @@ import onnx_ir as ir
 import pytest
 
 from tests.precision.graphs import converted, graph, observe, recipe
+from tests.precision.rtx import build
 
-trt = pytest.importorskip("tensorrt_rtx")
+pytest.importorskip("tensorrt_rtx")
 rng = np.random.default_rng(4)
 
 
@@ -108,26 +109,3 @@ def test_tensorrt_rtx_builds_weights_on_either_side(precision: str, body: str, s
     model, outcome = converted(made, layers, observe(made, {"x": normal(*sizes)}))
     assert sum(outcome.ops.values()) == (0 if precision == "fp8" and "Conv" in body else 1)
     build(model)
-
-
-def build(model: ir.Model) -> None:
-    """Build for one target; what the builder says otherwise is in the failure."""
-    said: list[str] = []
-
-    class Logger(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity <= trt.ILogger.ERROR:
-                said.append(message)
-
-    logger = Logger()
-    builder = trt.Builder(logger)
-    made_network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(made_network, logger)
-    assert parser.parse(ir.to_proto(model).SerializeToString()), parser.get_error(0).desc()
-    config = builder.create_builder_config()
-    config.num_compute_capabilities = 1
-    config.set_compute_capability(trt.ComputeCapability.SM89, 0)
-    assert builder.build_serialized_network(made_network, config) is not None, said

@@ -14,6 +14,7 @@ from aot.errors import GraphError, TargetError, UsageError
 from aot.precision import apply
 from aot.targets import check_precision
 from tests.precision.graphs import Array, graph, node, precisions, reasons
+from tests.precision.rtx import build
 from tests.precision.weights.observing import outputs, relative, statistics
 
 rng = np.random.default_rng(15)
@@ -129,35 +130,6 @@ def test_int4_begins_with_sm80() -> None:
         check_precision("int4", "sm75")
 
 
-def built(model: ir.Model) -> bytes:
-    trt = pytest.importorskip("tensorrt_rtx")
-    said: list[str] = []
-
-    class Logger(trt.ILogger):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity <= trt.ILogger.ERROR:
-                said.append(message)
-
-    logger = Logger()
-    builder = trt.Builder(logger)
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, logger)
-    assert parser.parse(ir.to_proto(model).SerializeToString()), parser.get_error(0).desc()
-    config = builder.create_builder_config()
-    config.num_compute_capabilities = 1
-    config.set_compute_capability(trt.ComputeCapability.SM89, 0)
-    profile = builder.create_optimization_profile()
-    for name, array in FEEDS.items():
-        profile.set_shape(name, *[(size, *array.shape[1:]) for size in (1, 4, 8)])
-    config.add_optimization_profile(profile)
-    plan = builder.build_serialized_network(network, config)
-    assert plan is not None, said
-    return bytes(plan)
-
-
 @pytest.mark.parametrize(
     "wanted",
     [
@@ -177,4 +149,5 @@ def test_tensorrt_rtx_builds_weights_alone(wanted: Recipe) -> None:
     reference = outputs(made(), FEEDS)
     for a, b in zip(reference, outputs(model, FEEDS), strict=True):
         assert relative(a, b) < (0.15 if wanted.precision == "int4" else 0.05)
-    assert built(model)
+    sizes = {name: [(size, *array.shape[1:]) for size in (1, 4, 8)] for name, array in FEEDS.items()}
+    assert build(model, sizes)

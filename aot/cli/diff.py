@@ -10,6 +10,7 @@ import click
 
 from aot.cli import _options
 from aot.cli._progress import reporter
+from aot.cli._writing import writing
 from aot.text import number, table
 
 if TYPE_CHECKING:
@@ -125,14 +126,7 @@ def _layers(first: Runnable, second: Runnable, dims: tuple[str, ...], run: Run) 
 def _write(plot: str, layers: Mapping[str, Any]) -> None:
     from pathlib import Path
 
-    from aot.errors import UsageError
     from aot.report.layers import page
 
-    try:
+    with writing("the page", f"--plot {plot}", "give a file in a folder that exists"):
         Path(plot).write_text(page(layers))
-    except OSError as error:
-        raise UsageError(
-            f"the page cannot be written: {error.strerror}",
-            where=f"--plot {plot}",
-            fix="give a file in a folder that exists",
-        ) from error

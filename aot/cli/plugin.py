@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.cli import _options
+from aot.cli._writing import writing
 from aot.text import table
 
 if TYPE_CHECKING:
@@ -191,18 +192,10 @@ def _verdict(found: Checked) -> str:
 
 def _write(made: list[Compiled], folder: Path) -> None:
     """`OP.TARGET.DTYPES.ptx`, and how it is launched as `.json` beside it."""
-    from aot.errors import UsageError
-
-    try:
+    with writing("the kernels", f"-o {folder}", "make room, change the permissions, or give another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         for one in made:
             name = f"{one.plugin.partition('::')[2]}.{one.target}.{'-'.join(dict.fromkeys(one.dtypes))}"
             (folder / f"{name}.ptx").write_text(one.code)
             (folder / f"{name}.json").write_text(json.dumps(one.to_json(), indent=1))
-    except OSError as error:
-        raise UsageError(
-            f"the kernels cannot be written: {error.strerror or error}",
-            where=f"-o {folder}",
-            fix="make room, change the permissions, or give another folder",
-        ) from error
     click.echo(f"{len(made)} kernels in {folder}", file=sys.stderr)

@@ -7,6 +7,7 @@ import json
 import click
 
 from aot.cli import _options
+from aot.cli._writing import writing
 from aot.text import table
 
 
@@ -43,14 +44,8 @@ def command(
         outputs = session(feed)
         seconds = time.perf_counter() - started
     if output:
-        try:
+        with writing("the outputs", output, f"give another place with -o, e.g. -o {Path(output).name or 'y.npz'}"):
             arrays.save(Path(output), outputs)
-        except OSError as error:
-            raise UsageError(
-                f"the outputs cannot be written: {error.strerror}",
-                where=output,
-                fix=f"give another place with -o, e.g. -o {Path(output).name or 'y.npz'}",
-            ) from error
     described = [
         {"name": name, "dtype": value.dtype.name, "shape": list(value.shape)} for name, value in outputs.items()
     ]

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,10 @@ TOLERANCE = {"float32": 5e-5, "float16": 2e-3}
 def main(files: list[Path]) -> None:
     """Check plugin after plugin; the first error ends it."""
     try:
-        for file in files:
-            _check(load(file))
+        # What a plugin prints is not an answer: it goes where messages go.
+        with redirect_stdout(sys.stderr):
+            for file in files:
+                _check(load(file))
     except AotError as error:
         _say({"error": {"what": error.what, "where": error.where, "fix": error.fix}})
 
@@ -52,13 +55,8 @@ def _check(plugin: Plugin) -> None:
         _say({"what": trial.describe(), "seconds": seconds, "relative": relative, "failures": failures})
 
 
-# What a plugin prints is not an answer: it goes where messages go.
-_ANSWERS, sys.stdout = sys.stdout, sys.stderr
-
-
 def _say(answer: Mapping[str, Any]) -> None:
-    _ANSWERS.write(json.dumps(answer) + "\n")
-    _ANSWERS.flush()
+    print(json.dumps(answer), file=sys.__stdout__, flush=True)
 
 
 def _varying(plugin: Plugin) -> tuple[list[str], list[str]]:

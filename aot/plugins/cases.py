@@ -81,21 +81,30 @@ def interpreted(header: Header, chosen: Mapping[str, str]) -> bool:
     return INTERPRETED.issuperset(header.schema.dtypes(tensors, chosen))
 
 
+def occurring(header: Header) -> list[tuple[dict[str, tuple[int, ...]], dict[str, Any]]]:
+    """(shapes, attributes) to run: those of CASES where the plugin has them, else every size with the defaults."""
+    plain = defaults(header)
+    if not header.cases:
+        return [(shapes(header, found), plain) for found in sizes(header)]
+    return [(shapes(header, case), {name: case.get(name, plain[name]) for name in plain}) for case in header.cases]
+
+
 def trials(header: Header, configs: Sequence[Mapping[str, Any]]) -> Iterator[Trial]:
     """All that is run: every size in every dtype, then every config, attribute and a misaligned start by itself."""
-    plain = defaults(header)
-    everything = [shapes(header, found) for found in sizes(header)]
+    everything = occurring(header)
+    ends = (everything[0], everything[-1])
     combinations = [chosen for chosen in header.schema.combinations() if interpreted(header, chosen)]
     for chosen in combinations:
-        for shape in everything:
-            yield Trial(shape, chosen, plain)
-        yield Trial(everything[0], chosen, plain, misaligned=True)
+        for shape, attributes in everything:
+            yield Trial(shape, chosen, attributes)
+        shape, attributes = everything[0]
+        yield Trial(shape, chosen, attributes, misaligned=True)
     for chosen in combinations[:1]:
         for config in range(1, len(configs)):
-            yield Trial(everything[0], chosen, plain, config)
-            yield Trial(everything[-1], chosen, plain, config)
+            for shape, attributes in ends:
+                yield Trial(shape, chosen, attributes, config)
         for name, values in header.attributes.items():
-            for value in values:
-                if value != plain[name]:
-                    yield Trial(everything[0], chosen, {**plain, name: value})
-                    yield Trial(everything[-1], chosen, {**plain, name: value})
+            for shape, attributes in ends:
+                for value in values:
+                    if value != attributes[name]:
+                        yield Trial(shape, chosen, {**attributes, name: value})

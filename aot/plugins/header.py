@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,10 @@ from typing import Any
 from aot.errors import PluginError
 from aot.plugins.schema import Schema, parse, parse_types
 
-DATA = {"NAME": str, "SCHEMA": str, "TYPES": dict, "SHAPES": dict, "SIZES": dict, "ATTRIBUTES": dict}
+DATA = {"NAME": str, "SCHEMA": str, "TYPES": dict, "SHAPES": dict, "SIZES": dict, "ATTRIBUTES": dict, "CASES": list}
 """The parts that are written as literals, and what they are."""
 FUNCTIONS = ("reference", "outputs", "launch", "kernel")
-OPTIONAL = ("TYPES", "SIZES", "ATTRIBUTES")
+OPTIONAL = ("TYPES", "SIZES", "ATTRIBUTES", "CASES")
 TORCHS_OWN = ("aten", "prim", "prims", "quantized", "torchvision", "higher_order")
 REST = "..."
 """In SHAPES: any number of leading axes, the same wherever it stands."""
@@ -49,7 +49,7 @@ class Header:
 
     name: of the op, and of the file. domain: of torch's op, of the ONNX node, and TensorRT's plugin namespace.
     shapes: for each input its axes, each the name of a size, a number, or REST in front. attributes: values to check
-    beside the defaults.
+    beside the defaults. cases: sizes and attributes to check with, by name, where sizes hang together.
     lines: the line where each part stands.
     """
 
@@ -60,6 +60,7 @@ class Header:
     shapes: Mapping[str, tuple[str | int, ...]]
     sizes: Mapping[str, Bound]
     attributes: Mapping[str, tuple[Any, ...]]
+    cases: tuple[Mapping[str, Any], ...]
     about: str
     lines: Mapping[str, int]
 
@@ -170,6 +171,7 @@ def _header(file: Path, data: Mapping[str, Any], lines: Mapping[str, int], about
         shapes,
         _sizes(data.get("SIZES", {}), named),
         _attributes(data.get("ATTRIBUTES", {}), schema),
+        _cases(data.get("CASES", []), shapes, schema),
         about,
         lines,
     )
@@ -209,6 +211,21 @@ def _sizes(given: Mapping[str, Any], named: set[str]) -> dict[str, Bound]:
             )
         found[name] = bound
     return found
+
+
+def _cases(
+    given: Sequence[Any], shapes: Mapping[str, tuple[str | int, ...]], schema: Schema
+) -> tuple[Mapping[str, Any], ...]:
+    wanted = {axis for axes in shapes.values() for axis in axes if isinstance(axis, str)}
+    wanted |= {one.name for one in schema.attributes if one.default is None}
+    allowed = wanted | {one.name for one in schema.attributes}
+    for case in given:
+        if not isinstance(case, dict) or not wanted <= case.keys() <= allowed:
+            raise PluginError(
+                f"CASES: {case!r} does not give {', '.join(sorted(wanted))}, with other attributes at most",
+                fix="a dict: name of a size or attribute -> value; '...' -> a tuple of leading axes",
+            )
+    return tuple(given)
 
 
 def _attributes(given: Mapping[str, Any], schema: Schema) -> dict[str, tuple[Any, ...]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aot.cli import _main as cli
+from aot.errors import PluginError
 from aot.plugins import cases, checking, skeleton
 from aot.plugins.checking import Case, Checked, check
 from aot.plugins.header import read
@@ -47,8 +48,7 @@ def test_every_built_in_kernel_computes_its_reference(name: str, checked: dict[s
     found = checked[name]
     assert [(case.what, case.failures) for case in found.failed] == []
     assert any("float16" in case.what for case in found.cases)
-    assert found.varying[0] == "..."
-    assert len(found.fixed) == 1
+    assert found.varying
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -67,6 +67,16 @@ def test_dtypes_odd_sizes_0_1_configs_attributes_and_misaligned_inputs_are_run(t
     assert {one.config for one in found} == {0, 1}
     assert {one.attributes["shift"] for one in found} == {0.0, 0.5}
     assert any(one.misaligned for one in found)
+
+
+def test_sizes_that_hang_together_are_run_as_cases_say(tmp_path: Path) -> None:
+    said = 'CASES = [{"...": (2,), "width": 4}, {"...": (), "width": 9, "shift": 0.5}]\nCONFIGS'
+    found = list(cases.trials(read(write(tmp_path, "triple", ("CONFIGS", said))), [{}]))
+    assert {(one.shapes["x"], one.attributes["shift"]) for one in found} == {((2, 4), 0.0), ((9,), 0.5)}
+    file = write(tmp_path, "triple", ("CONFIGS", 'CASES = [{"width": 4}]\nCONFIGS'))
+    with pytest.raises(PluginError, match=r"CASES: \{'width': 4\} does not give \.\.\., width") as caught:
+        read(file)
+    assert caught.value.where == line_of(file, "CASES")
 
 
 def test_a_kernel_that_raises_is_exit_2_with_its_line(

@@ -81,6 +81,15 @@ def interpreted(header: Header, chosen: Mapping[str, str]) -> bool:
     return INTERPRETED.issuperset(header.schema.dtypes(tensors, chosen))
 
 
+def base(header: Header) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(sizes, attributes) of the first run."""
+    plain = defaults(header)
+    if not header.cases:
+        return sizes(header)[0], plain
+    case = header.cases[0]
+    return {name: case[name] for name in header.symbols()}, {name: case.get(name, plain[name]) for name in plain}
+
+
 def occurring(header: Header) -> list[tuple[dict[str, tuple[int, ...]], dict[str, Any]]]:
     """(shapes, attributes) to run: those of CASES where the plugin has them, else every size with the defaults."""
     plain = defaults(header)
@@ -89,20 +98,29 @@ def occurring(header: Header) -> list[tuple[dict[str, tuple[int, ...]], dict[str
     return [(shapes(header, case), {name: case.get(name, plain[name]) for name in plain}) for case in header.cases]
 
 
-def trials(header: Header, configs: Sequence[Mapping[str, Any]]) -> Iterator[Trial]:
-    """All that is run: every size in every dtype, then every config, attribute and a misaligned start by itself."""
+def trials(
+    header: Header,
+    configs: Sequence[Mapping[str, Any]],
+    combinations: Sequence[Mapping[str, str]],
+    gpu: bool = False,
+) -> Iterator[Trial]:
+    """All that is run: every size in every dtype, then every config and attribute.
+
+    combinations: of dtypes. On the interpreter one run starts at no multiple of 16 bytes. A kernel for a GPU is compiled
+    for tensors that do, as all do in an engine; there every config is run in every dtype.
+    """
     everything = occurring(header)
     ends = (everything[0], everything[-1])
-    combinations = [chosen for chosen in header.schema.combinations() if interpreted(header, chosen)]
-    for chosen in combinations:
+    for place, chosen in enumerate(combinations):
         for shape, attributes in everything:
             yield Trial(shape, chosen, attributes)
-        shape, attributes = everything[0]
-        yield Trial(shape, chosen, attributes, misaligned=True)
-    for chosen in combinations[:1]:
-        for config in range(1, len(configs)):
-            for shape, attributes in ends:
+        if not gpu:
+            shape, attributes = everything[0]
+            yield Trial(shape, chosen, attributes, misaligned=True)
+        for config in range(1, len(configs)) if not place or gpu else ():
+            for shape, attributes in ends[place > 0 :]:
                 yield Trial(shape, chosen, attributes, config)
+    for chosen in combinations[:1]:
         for name, values in header.attributes.items():
             for shape, attributes in ends:
                 for value in values:

@@ -49,9 +49,10 @@ def _forward() -> Run:
 
 
 def _aot(recipe: str, calibrator: str | None = None) -> Run:
-    """`aot quantize` without its comparison, which the others do not make. calibrator: in the place of the recipe's."""
+    """`aot quantize` without its comparison, which the others do not make. calibrator: in the place of the recipe's, and
+    with nothing done to weights but rounding them, as the others have it."""
     from aot import content
-    from aot.config import Recipe, load
+    from aot.config import Recipe, Weights, load
     from aot.quantize_file import quantize_file
 
     chosen = load(Recipe, content.find("calib", recipe))
@@ -59,7 +60,7 @@ def _aot(recipe: str, calibrator: str | None = None) -> Run:
         from aot.calibrator import get
 
         get(calibrator)  # unknown: said before anything else
-        chosen = chosen.model_copy(update={"calibrator": calibrator})
+        chosen = chosen.model_copy(update={"calibrator": calibrator, "weights": Weights()})
 
     def run(file: Path, batches: Path, target: Path) -> float:
         done = quantize_file(file, target, chosen, data=str(batches), compare=False)
@@ -185,6 +186,7 @@ HISTOGRAMS = ("percentile", "entropy", "mse", "output_error")
 TIMED: dict[str, Tool] = {
     "forward": Tool("fp32", _forward),
     **{f"aot-{name}": Tool("int8", partial(_aot, "int8", name)) for name in ("max", *HISTOGRAMS)},
+    "aot-int8": Tool("int8", partial(_aot, "int8")),
     "onnxruntime-minmax": Tool("int8", partial(_onnxruntime, "MinMax")),
     "onnxruntime-entropy": Tool("int8", partial(_onnxruntime, "Entropy")),
     "onnxruntime-percentile": Tool("int8", partial(_onnxruntime, "Percentile")),
@@ -193,13 +195,15 @@ TIMED: dict[str, Tool] = {
     "modelopt-fp8": Tool("fp8", partial(_modelopt, "fp8", "max"), apart=True),
 }
 JUDGED: dict[str, Tool] = {
-    "aot-int8": Tool("int8", partial(_aot, "int8")),
+    "aot-int8": TIMED["aot-int8"],
     "aot-int8-smooth": Tool("int8", partial(_aot, "int8-smooth")),
+    "aot-int8-strict": Tool("int8", partial(_aot, "int8-strict")),
     "onnxruntime-minmax": TIMED["onnxruntime-minmax"],
     "onnxruntime-entropy": TIMED["onnxruntime-entropy"],
     "modelopt-int8-max": TIMED["modelopt-max"],
     "modelopt-int8-entropy": TIMED["modelopt-entropy"],
     "aot-fp8": Tool("fp8", partial(_aot, "fp8")),
+    "aot-fp8-strict": Tool("fp8", partial(_aot, "fp8-strict")),
     "modelopt-fp8-max": TIMED["modelopt-fp8"],
     "modelopt-fp8-entropy": Tool("fp8", partial(_modelopt, "fp8", "entropy"), apart=True),
 }

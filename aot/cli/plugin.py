@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aot.plugins.compiling import Compiled
     from aot.plugins.header import Header
 
+_DEVICES = {"cpu": "the interpreter", "gpu": "the GPU"}
 DEFAULT_TARGETS = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm120")
 
 
@@ -57,32 +58,44 @@ def list_(as_json: bool) -> int:
 
 @command.command("check")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "gpu"]),
+    default="auto",
+    help="cpu: Triton's interpreter. gpu: this machine's. Default: both, where there is a GPU.",
+)
 @_options.json_option
-def check(names: tuple[str, ...], as_json: bool) -> int:
-    """Run kernels on Triton's interpreter and compare them with their references; all plugins where none is named.
+def check(names: tuple[str, ...], device: str, as_json: bool) -> int:
+    """Run kernels and compare them with their references; all plugins where none is named.
 
-    Over dtypes, odd sizes, sizes 0 and 1, attributes, configs and misaligned inputs; what is read or written beside a
-    tensor is found. Exit 1 where a kernel differs. BF16 and FP8, which the interpreter rounds otherwise than a GPU, are
-    not checked.
+    Over dtypes, odd sizes, sizes 0 and 1, attributes and configs; what is read or written beside a tensor is found.
+    Exit 1 where a kernel differs. Triton's interpreter, which needs no GPU, also runs misaligned inputs. BF16 and FP8,
+    which it rounds otherwise than a GPU, and more than 2^31 elements are run on a GPU, with the code that an engine
+    gets.
 
     \b
     Example:
       aot plugin check add_rms_norm --json
     """
+    from aot import toolchain
     from aot.cli._progress import reporter
     from aot.plugins.checking import check as run
+    from aot.plugins.checking import devices
 
     headers = _headers(names)
-    started = time.perf_counter()
+    done: list[Checked] = []
     with reporter() as progress:
-        progress.stage("check", ", ".join(header.name for header in headers))
-        done = run(headers, lambda name, count, of: progress.step(count, of, name)) if headers else []
-        progress.finished("check", time.perf_counter() - started, False, ", ".join(header.name for header in headers))
+        for one in devices(device, toolchain.machine().gpu) if headers else ():
+            started = time.perf_counter()
+            said = f"{', '.join(header.name for header in headers)} on {_DEVICES[one]}"
+            progress.stage("check", said)
+            done += run(headers, lambda name, count, of: progress.step(count, of, name), one)
+            progress.finished("check", time.perf_counter() - started, False, said)
     if as_json:
         click.echo(json.dumps({"plugins": [one.to_json() for one in done]}))
     else:
         click.echo("\n".join(_verdict(one) for one in done))
-    return 1 if any(one.failed for one in done) else 0
+    return 1 if any(not one.passed for one in done) else 0
 
 
 @command.command("compile")
@@ -175,16 +188,21 @@ def _verdict(found: Checked) -> str:
     """What a check found, for people."""
     facts = found.to_json()
     lines = [
-        f"{found.plugin}: {'equal' if facts['passed'] else 'DIFFERENT'} in {len(found.failed) or len(found.cases)} of "
-        f"{len(found.cases)} cases, by {facts['relative']:.1e} of the outputs' magnitude at most",
+        f"{found.plugin} on {_DEVICES[found.device]}: {'DIFFERENT' if found.failed else 'equal'} in "
+        f"{len(found.failed) or len(found.cases)} of {len(found.cases)} cases, "
+        f"by {facts['relative']:.1e} of the outputs' magnitude at most",
         f"  may vary in an engine: {', '.join(found.varying) or 'no size'}; fixed: {', '.join(found.fixed) or 'none'}",
     ]
     if found.unchecked:
-        lines.append(f"  not checked without a GPU: {', '.join(found.unchecked)}")
+        lines.append(
+            f"  not checked {'without a GPU' if found.device == 'cpu' else 'here'}: {', '.join(found.unchecked)}"
+        )
     for case in found.failed[:5]:
         lines += [f"  {case.what}", *(f"    {failure}" for failure in case.failures)]
     if len(found.failed) > 5:
         lines.append(f"  and {len(found.failed) - 5} more, see --json")
+    if found.missed:
+        lines.append(f"  not run after that: {found.missed} cases")
     if found.failed:
         lines.append(f"  at: {found.file}")
     return "\n".join(lines)

@@ -115,7 +115,8 @@ def referred(
     plugin: Plugin, inputs: Mapping[str, torch.Tensor], attributes: Mapping[str, Any]
 ) -> tuple[torch.Tensor, ...]:
     """What the reference gives."""
-    made = plugins.run_reference(plugin, *inputs.values(), *attributes.values())
+    with plugin.calling("reference"):
+        made = plugins.run_reference(plugin, *inputs.values(), *attributes.values())
     return made if isinstance(made, tuple) else (made,)
 
 

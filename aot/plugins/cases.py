@@ -17,13 +17,17 @@ _LEADING: tuple[tuple[int, ...], ...] = ((3,), (), (2, 3), (1,), (0,), (67,))
 
 @dataclass(frozen=True)
 class Trial:
-    """One run. shapes: of the inputs. chosen: name of TYPES -> dtype. config: an index into CONFIGS."""
+    """One run. shapes: of the inputs. chosen: name of TYPES -> dtype. config: an index into CONFIGS.
+
+    misaligned: tensors start at no multiple of 16 bytes. huge: there are more elements than an int32 counts.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
     chosen: Mapping[str, str]
     attributes: Mapping[str, Any]
     config: int = 0
     misaligned: bool = False
+    huge: bool = False
 
     def describe(self) -> str:
         """For people."""
@@ -31,6 +35,7 @@ class Trial:
         types = " ".join(self.chosen.values())
         attributes = " ".join(f"{name}={value}" for name, value in self.attributes.items())
         parts = [types, shapes, attributes, f"config {self.config}", "misaligned" if self.misaligned else ""]
+        parts += ["more than 2^31 elements"] if self.huge else []
         return "; ".join(part for part in parts if part)
 
 
@@ -106,8 +111,8 @@ def trials(
 ) -> Iterator[Trial]:
     """All that is run: every size in every dtype, then every config and attribute.
 
-    combinations: of dtypes. On the interpreter one run starts at no multiple of 16 bytes. A kernel for a GPU is compiled
-    for tensors that do, as all do in an engine; there every config is run in every dtype.
+    combinations: of dtypes. On the interpreter one run starts at no multiple of 16 bytes. A kernel for a GPU is
+    compiled for tensors that do, as all do in an engine; there every config is run in every dtype.
     """
     everything = occurring(header)
     ends = (everything[0], everything[-1])

@@ -1,7 +1,8 @@
-"""Kernels against their references, on Triton's interpreter: no GPU is needed.
+"""Kernels against their references: on Triton's interpreter, which needs no GPU, and on a GPU where there is one.
 
-The interpreter rounds BF16 and FP8 otherwise than a GPU, so those dtypes are left to a GPU. It runs in a process of its
-own, for Triton decides once, when it is imported, whether it interprets.
+The interpreter rounds BF16 and FP8 otherwise than a GPU, so those dtypes are left to a GPU, as are tensors of more than
+2^31 elements. Both run in processes of their own: Triton decides once, when it is imported, whether it interprets, and
+a kernel that reads where nothing is ends CUDA in its process.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from aot import toolchain
 from aot.errors import PluginError, TargetError
+from aot.plugins.compiling import TARGETS
 from aot.plugins.header import Header
 
 INTERPRETED = frozenset({"float32", "float16", "int8", "uint8", "int32", "int64", "bool"})
@@ -34,12 +36,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check found. varying: the sizes that may vary in an engine; the others are constants of the kernel.
-    unchecked: the dtypes that only a GPU can check."""
+    """What a check found. device: `cpu` or `gpu`. total: how many cases there were to run; fewer ran where one stopped
+    the GPU. varying: the sizes that may vary in an engine; the others are constants of the kernel. unchecked: what this
+    device does not check, in words; on `cpu` the dtypes that only a GPU can check."""
 
     plugin: str
     file: str
+    device: str
     cases: tuple[Case, ...]
+    total: int
     varying: tuple[str, ...]
     fixed: tuple[str, ...]
     unchecked: tuple[str, ...]
@@ -49,13 +54,25 @@ class Checked:
         """The cases that went wrong."""
         return tuple(case for case in self.cases if case.failures)
 
+    @property
+    def missed(self) -> int:
+        """How many cases did not run, since one before them stopped the GPU."""
+        return self.total - len(self.cases)
+
+    @property
+    def passed(self) -> bool:
+        """Whether all ran, and none went wrong."""
+        return not self.failed and not self.missed
+
     def to_json(self) -> dict[str, Any]:
         """Plain data; of the cases only those that failed."""
         return {
             "plugin": self.plugin,
             "file": self.file,
-            "passed": not self.failed,
+            "device": self.device,
+            "passed": self.passed,
             "cases": len(self.cases),
+            "missed": self.missed,
             "relative": max((case.relative for case in self.cases), default=0.0),
             "seconds": sum(case.seconds for case in self.cases),
             "varying": list(self.varying),
@@ -65,18 +82,47 @@ class Checked:
         }
 
 
-def check(headers: Sequence[Header], told: Callable[[str, int, int], None] = lambda *_: None) -> list[Checked]:
-    """Run kernels over dtypes, sizes (odd, 0, 1), attributes, configs and misaligned inputs.
+def devices(wanted: str, gpu: toolchain.Gpu | None) -> tuple[str, ...]:
+    """Where `auto`, `cpu` or `gpu` checks: `cpu`, Triton's interpreter; `gpu`, this machine's.
+
+    Raises TargetError where `gpu` is wanted and there is none that kernels are compiled for.
+    """
+    known = gpu is not None and gpu.target in TARGETS
+    if wanted == "gpu" and not known:
+        raise TargetError(
+            "there is no GPU to run plugins on" if gpu is None else f"kernels are not compiled for {gpu.target}",
+            fix=f"--device cpu takes Triton's interpreter; kernels are compiled for {', '.join(TARGETS)}",
+        )
+    return {"auto": ("cpu", "gpu") if known else ("cpu",), "cpu": ("cpu",), "gpu": ("gpu",)}[wanted]
+
+
+def check(
+    headers: Sequence[Header], told: Callable[[str, int, int], None] = lambda *_: None, device: str = "cpu"
+) -> list[Checked]:
+    """Run kernels over dtypes, sizes (odd, 0, 1), attributes and configs; with misaligned inputs on `cpu`, Triton's
+    interpreter, and with more than 2^31 elements on `gpu`.
 
     told: called with (plugin, cases done, cases in all). Raises PluginError for a plugin that is broken; a kernel that
     computes something else is a failure of its cases. TargetError where triton is missing.
     """
     if toolchain.version("triton") is None:
         raise TargetError("triton, which runs plugins, is not installed", fix="pip install 'aot-engine[plugins]'")
+    found: list[Checked] = []
+    while len(found) < len(headers):
+        todo = headers[len(found) :]
+        answers = _asked(todo, device, told)
+        found += [_read(header, one, device) for header, one in zip(todo, answers, strict=False)]
+    return found
+
+
+def _asked(headers: Sequence[Header], device: str, told: Callable[[str, int, int], None]) -> list[list[dict[str, Any]]]:
+    """The answers of one process, by plugin: all of them, or those up to the one that stopped the GPU."""
+    module, interprets = ("_gpu", "0") if device == "gpu" else ("_interpreter", "1")
     answers: list[list[dict[str, Any]]] = []
+    stopped = False
     with tempfile.TemporaryFile("w+") as errors:
-        environment = {**os.environ, "TRITON_INTERPRET": "1"}
-        command = [sys.executable, "-m", "aot.plugins._interpreter", *(str(header.file) for header in headers)]
+        environment = {**os.environ, "TRITON_INTERPRET": interprets}
+        command = [sys.executable, "-m", f"aot.plugins.{module}", *(str(header.file) for header in headers)]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
             assert process.stdout is not None
             for line in process.stdout:
@@ -84,25 +130,32 @@ def check(headers: Sequence[Header], told: Callable[[str, int, int], None] = lam
                 if "error" in answer:
                     process.kill()
                     raise PluginError(**answer["error"])
+                if "stopped" in answer:
+                    stopped = True
+                    break
                 if "total" in answer:
                     answers.append([])
                 answers[-1].append(answer)
                 told(headers[len(answers) - 1].name, len(answers[-1]) - 1, answers[-1][0]["total"])
         errors.seek(0)
         said = (errors.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-    if process.returncode or len(answers) < len(headers):
+    if not stopped and (process.returncode or len(answers) < len(headers)):
         where = f"in case {len(answers[-1])} of {answers[-1][0]['total']}" if answers else "before the first case"
-        raise headers[max(len(answers) - 1, 0)].error(f"the interpreter ended {where}: {said}", "kernel")
-    return [_read(header, found) for header, found in zip(headers, answers, strict=True)]
+        raise headers[max(len(answers) - 1, 0)].error(f"the check ended {where}: {said}", "kernel")
+    return answers
 
 
-def _read(header: Header, answers: Sequence[Mapping[str, Any]]) -> Checked:
+def _read(header: Header, answers: Sequence[Mapping[str, Any]], device: str) -> Checked:
     first, *cases = answers
     return Checked(
         header.qualified,
         str(header.file),
-        tuple(Case(one["what"], one["seconds"], one["relative"], tuple(one["failures"])) for one in cases),
+        device,
+        tuple(
+            Case(one["what"], one["seconds"], one["relative"], tuple(one["failures"])) for one in cases if "what" in one
+        ),
+        first["total"] - sum("unchecked" in one for one in cases),
         tuple(first["varying"]),
         tuple(first["fixed"]),
-        tuple(first["unchecked"]),
+        (*first["unchecked"], *(one["unchecked"] for one in cases if "unchecked" in one)),
     )

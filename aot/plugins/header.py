@@ -11,10 +11,13 @@ from typing import Any
 from aot.errors import PluginError
 from aot.plugins.schema import Schema, parse, parse_types
 
-DATA = {"NAME": str, "SCHEMA": str, "TYPES": dict, "SHAPES": dict, "SIZES": dict, "ATTRIBUTES": dict, "CASES": list}
+DATA = {
+    "NAME": str, "SCHEMA": str, "TYPES": dict, "SHAPES": dict, "SIZES": dict, "ATTRIBUTES": dict, "CASES": list,
+    "SPACE": dict,
+}  # fmt: skip
 """The parts that are written as literals, and what they are."""
 FUNCTIONS = ("reference", "outputs", "launch", "kernel")
-OPTIONAL = ("TYPES", "SIZES", "ATTRIBUTES", "CASES")
+OPTIONAL = ("TYPES", "SIZES", "ATTRIBUTES", "CASES", "SPACE")
 TORCHS_OWN = ("aten", "prim", "prims", "quantized", "torchvision", "higher_order")
 REST = "..."
 """In SHAPES: any number of leading axes, the same wherever it stands."""
@@ -50,6 +53,7 @@ class Header:
     name: of the op, and of the file. domain: of torch's op, of the ONNX node, and TensorRT's plugin namespace.
     shapes: for each input its axes, each the name of a size, a number, or REST in front. attributes: values to check
     beside the defaults. cases: sizes and attributes to check with, by name, where sizes hang together.
+    space: what `aot plugin tune` tries beyond CONFIGS.
     lines: the line where each part stands.
     """
 
@@ -61,6 +65,7 @@ class Header:
     sizes: Mapping[str, Bound]
     attributes: Mapping[str, tuple[Any, ...]]
     cases: tuple[Mapping[str, Any], ...]
+    space: Mapping[str, tuple[Any, ...]]
     about: str
     lines: Mapping[str, int]
 
@@ -172,6 +177,7 @@ def _header(file: Path, data: Mapping[str, Any], lines: Mapping[str, int], about
         _sizes(data.get("SIZES", {}), named),
         _attributes(data.get("ATTRIBUTES", {}), schema),
         _cases(data.get("CASES", []), shapes, schema),
+        _space(data.get("SPACE", {})),
         about,
         lines,
     )
@@ -226,6 +232,15 @@ def _cases(
                 fix="a dict: name of a size or attribute -> value; '...' -> a tuple of leading axes",
             )
     return tuple(given)
+
+
+def _space(given: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    for name, values in given.items():
+        if not isinstance(values, list | tuple) or not values:
+            raise PluginError(
+                f"SPACE: '{name}' is {values!r}, not the values to try", fix='SPACE = {"num_warps": [4, 8]}'
+            )
+    return {name: tuple(values) for name, values in given.items()}
 
 
 def _attributes(given: Mapping[str, Any], schema: Schema) -> dict[str, tuple[Any, ...]]:

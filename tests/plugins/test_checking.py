@@ -59,7 +59,7 @@ def test_a_kernel_that_is_wrong_in_one_way_is_seen(name: str, checked: dict[str,
 
 def test_dtypes_odd_sizes_0_1_configs_attributes_and_misaligned_inputs_are_run(tmp_path: Path) -> None:
     header = read(write(tmp_path, "triple", ("CONFIGS", 'ATTRIBUTES = {"shift": [0.5]}\nCONFIGS')))
-    found = list(cases.trials(header, [{}, {}]))
+    found = list(cases.trials(header, [{}, {}], [{"T": "float32"}, {"T": "float16"}]))
     assert {tuple(one.chosen.values()) for one in found} == {("float32",), ("float16",)}
     shapes = [one.shapes["x"] for one in found]
     assert {(), (0,), (1,)} <= {shape[:-1] for shape in shapes}
@@ -111,11 +111,12 @@ def test_a_kernel_that_differs_is_exit_1_with_its_cases(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = Case("float32; x [0]", 0.1, 0.5, ("'y' differs",))
-    found = Checked("aot::rotary", "rotary.py", (Case("float32; x [1]", 0.1, 0.0, ()), wrong), ("...",), ("head",), ())
-    monkeypatch.setattr(checking, "check", lambda headers, told: [found])
+    both = (Case("float32; x [1]", 0.1, 0.0, ()), wrong)
+    found = Checked("aot::rotary", "rotary.py", "cpu", both, 2, ("...",), ("head",), ())
+    monkeypatch.setattr(checking, "check", lambda headers, told, device: [found])
     assert cli.call(["plugin", "check", "rotary"]) == 1
     said = capsys.readouterr().out
-    assert "aot::rotary: DIFFERENT in 1 of 2 cases" in said
+    assert "aot::rotary on the interpreter: DIFFERENT in 1 of 2 cases" in said
     assert "float32; x [0]\n    'y' differs" in said
     assert cli.call(["plugin", "check", "rotary", "--json"]) == 1
     (one,) = json.loads(capsys.readouterr().out)["plugins"]

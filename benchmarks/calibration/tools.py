@@ -49,8 +49,8 @@ def _forward() -> Run:
 
 
 def _aot(recipe: str, calibrator: str | None = None) -> Run:
-    """`aot quantize` without its comparison, which the others do not make. calibrator: in the place of the recipe's, and
-    with nothing done to weights but rounding them, as the others have it."""
+    """`aot quantize` without its comparison, which the others do not make. calibrator: in the place of the recipe's,
+    and nothing is done to weights but rounding them, as the others have it."""
     from aot import content
     from aot.config import Recipe, Weights, load
     from aot.quantize_file import quantize_file

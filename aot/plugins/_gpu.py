@@ -23,58 +23,17 @@ from aot.errors import AotError, EngineError, PluginError
 from aot.plugin import Launch
 from aot.plugins import cases
 from aot.plugins._interpreter import say
-from aot.plugins._trying import sizes_that_vary, symbolic, tried
+from aot.plugins._launching import Launcher, Stopped, waited
+from aot.plugins._trying import sizes_that_vary, tried
 from aot.plugins._workers import Compilers
-from aot.plugins.compiling import Compiled, Job
 from aot.plugins.growing import HUGE, grown
 from aot.plugins.loading import Plugin, load
-from aot.plugins.sizes import Size
-from aot.runtime.driver import Kernel
 
 if TYPE_CHECKING:
     import torch
 
 PATIENCE = 30
 """Seconds for a case of more than 2^31 elements, the reference included."""
-
-
-class Stopped(Exception):
-    """CUDA says that a kernel failed while it ran; nothing more runs in this process."""
-
-
-class Launcher:
-    """Compiles kernels for this machine's GPU, loads each once, and launches them."""
-
-    def __init__(self, compilers: Compilers, target: str) -> None:
-        self._compilers = compilers
-        self._target = target
-        self._loaded: dict[str, Kernel] = {}
-
-    def begin(self, plugin: Plugin, trial: cases.Trial, vary: Sequence[str]) -> None:
-        """Have the kernel of a run compiled."""
-        self._compilers.begin(plugin, self.job(plugin, trial, vary), plugin.configs[trial.config])
-
-    def job(self, plugin: Plugin, trial: cases.Trial, vary: Sequence[str]) -> Job:
-        """What an engine would ask for whose sizes vary wherever they may."""
-        free = symbolic(plugin, trial.shapes, vary)
-        shapes = {name: tuple(None if isinstance(size, Size) else size for size in free[name]) for name in free}
-        dtypes = plugin.schema.dtypes(plugin.schema.inputs, trial.chosen)
-        return Job(self._target, shapes, dtypes, dict(trial.attributes))
-
-    def compiled(self, plugin: Plugin, job: Job, config: Any) -> Compiled:
-        """The kernel, waited for. Raises PluginError where it does not compile."""
-        return self._compilers.result(plugin, job, config)
-
-    def launch(
-        self, made: Compiled, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], stream: int
-    ) -> None:
-        """Enqueue a kernel. Raises EngineError where the driver refuses."""
-        grid, scalars = made.launched([tuple(tensor.shape) for tensor in inputs])
-        if made.digest not in self._loaded:
-            self._loaded[made.digest] = Kernel.load(made.code, made.entry, made.shared)
-        arguments = [*(one.data_ptr() for one in inputs), *scalars, *(one.data_ptr() for one in outputs)]
-        x, y, z = grid
-        self._loaded[made.digest].launch((x, y, z), made.threads, arguments, stream)
 
 
 @dataclass(frozen=True)
@@ -99,7 +58,7 @@ def main(files: list[Path]) -> None:
             plans = [_planned(load(file), target) for file in files]
             for plan in plans:
                 for trial in plan.trials:
-                    launcher.begin(plan.plugin, trial, plan.vary)
+                    launcher.begin(plan.plugin, trial, plan.vary, plan.plugin.configs[trial.config])
             for plan in plans:
                 _check(plan, launcher)
     except Stopped:
@@ -196,11 +155,7 @@ def _patient(huge: bool) -> Iterator[None]:
 
 
 def _tried(plan: _Plan, trial: cases.Trial, launcher: Launcher) -> tuple[float, list[str]]:
-    import torch
-
-    made = launcher.compiled(
-        plan.plugin, launcher.job(plan.plugin, trial, plan.vary), plan.plugin.configs[trial.config]
-    )
+    made = launcher.compiled(plan.plugin, trial, plan.vary, plan.plugin.configs[trial.config])
 
     def run(
         plugin: Plugin,
@@ -209,13 +164,7 @@ def _tried(plan: _Plan, trial: cases.Trial, launcher: Launcher) -> tuple[float, 
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
     ) -> None:
-        cuda: Any = torch.cuda
-        cuda.synchronize()
-        launcher.launch(made, inputs, outputs, cuda.current_stream().cuda_stream)
-        try:
-            cuda.synchronize()
-        except RuntimeError as error:
-            raise Stopped(str(error).splitlines()[0]) from error
+        waited(launcher.bound(made, inputs, outputs))
 
     with _patient(trial.huge):
         return tried(plan.plugin, trial, plan.vary, run, "cuda")

@@ -28,7 +28,7 @@ COMMANDS = {
     "run": "Run an artifact on given or random inputs.",
     "diff": "Compare any two of model, ONNX file and artifact.",
     "inspect": "Show what an artifact is and how it was made.",
-    "plugin": "List, check, compile or begin plugins: ops that a target lacks.",
+    "plugin": "List, check, tune, compile or begin plugins: ops that a target lacks.",
     "doctor": "Show what this machine can build and run.",
     "cache": "List, shrink or check the store of finished stages.",
 }

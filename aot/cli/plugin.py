@@ -1,10 +1,11 @@
-"""`aot plugin list`, `check`, `compile`, `new`."""
+"""`aot plugin list`, `check`, `tune`, `compile`, `new`."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from aot.plugins.checking import Checked
     from aot.plugins.compiling import Compiled
     from aot.plugins.header import Header
+    from aot.plugins.tuning import Tuned
 
 _DEVICES = {"cpu": "the interpreter", "gpu": "the GPU"}
 DEFAULT_TARGETS = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm120")
@@ -25,7 +27,7 @@ DEFAULT_TARGETS = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm120")
 
 @click.group("plugin")
 def command() -> None:
-    """List, check, compile or begin plugins: ops that a target lacks, one file each in plugins/.
+    """List, check, tune, compile or begin plugins: ops that a target lacks, one file each in plugins/.
 
     \b
     Examples:
@@ -96,6 +98,47 @@ def check(names: tuple[str, ...], device: str, as_json: bool) -> int:
     else:
         click.echo("\n".join(_verdict(one) for one in done))
     return 1 if any(not one.passed for one in done) else 0
+
+
+@command.command("tune")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A size by its name in SHAPES; ...=N for rows.")
+@click.option("--dtype", metavar="NAME", help="Only where a tensor has this dtype. Default: every choice of dtypes.")
+@_options.json_option
+def tune(names: tuple[str, ...], sizes: tuple[str, ...], dtype: str | None, as_json: bool) -> int:
+    """Find the fastest config of kernels on this machine's GPU, and keep it in plugins/tuned/NAME.json.
+
+    All of CONFIGS are timed in turns, or 20 to 50 configs of a SPACE. What is found holds for sizes near those given,
+    is used by later builds without timing again, and is merged with what was found before. Sizes left out are usual
+    ones. Exit 1 where nothing runs.
+
+    \b
+    Example:
+      aot plugin tune add_rms_norm --size ...=2048,width=4096 --dtype bfloat16
+    """
+    from aot.cli._progress import reporter
+    from aot.plugins import tuned
+    from aot.plugins.tuning import tune as run
+
+    headers = _headers(names)
+    started = time.perf_counter()
+    said = ", ".join(header.name for header in headers)
+    with reporter() as progress:
+        progress.stage("tune", said)
+        done = run(headers, _options.sizes(sizes), dtype, lambda name, count, of: progress.step(count, of, name))
+        progress.finished("tune", time.perf_counter() - started, False, said)
+        for one in done:
+            for reason in one.failed:
+                progress.warn(f"{one.header.name}: {reason}")
+    plugins = Path("plugins")
+    with writing("what was found", str(plugins / "tuned"), "make room, or change the permissions"):
+        files = {one.header.name: tuned.write(one.header, plugins, one.entries) for one in done if one.entries}
+    if as_json:
+        click.echo(json.dumps({"plugins": [_found(one, files.get(one.header.name)) for one in done]}))
+    else:
+        rows = [row for one in done for row in _rows(one)]
+        click.echo(table([("plugin", "inputs", "sizes", "config", "ms", "tried"), *rows]))
+    return 0 if all(one.entries for one in done) else 1
 
 
 @command.command("compile")
@@ -206,6 +249,31 @@ def _verdict(found: Checked) -> str:
     if found.failed:
         lines.append(f"  at: {found.file}")
     return "\n".join(lines)
+
+
+def _found(one: Tuned, file: Path | None) -> dict[str, Any]:
+    """What tuning found, as plain data."""
+    return {
+        "plugin": one.header.qualified,
+        "file": None if file is None else str(file),
+        "entries": [asdict(entry) for entry in one.entries],
+        "failed": list(one.failed),
+    }
+
+
+def _rows(one: Tuned) -> list[tuple[str, ...]]:
+    """The same for people, one row for each choice of dtypes."""
+    return [
+        (
+            one.header.qualified,
+            " ".join(dict.fromkeys(entry.dtypes)),
+            " ".join(f"{name}={size}" for name, size in entry.bucket.items()),
+            " ".join(f"{name}={value}" for name, value in entry.config.items()),
+            f"{entry.ms:.4f}",
+            str(entry.tried),
+        )
+        for entry in one.entries
+    ]
 
 
 def _write(made: list[Compiled], folder: Path) -> None:

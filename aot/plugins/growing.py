@@ -17,12 +17,16 @@ _AXIS = 65535
 most of any one size as long as another can grow too. Leading axes are many by nature."""
 
 
-def grown(plugin: Plugin, symbols: Iterable[str], elements: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
+def grown(
+    plugin: Plugin, symbols: Iterable[str], elements: int, given: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """(sizes, attributes) with which an input or output has more than `elements`; None where SIZES allows none.
 
-    symbols: those that may grow, the ones named first as far as they can; the rest stays as small as it is checked.
+    symbols: those that may grow, the ones named first as far as they can; the rest stays as it is in `given`, or as
+    small as it is checked.
     """
     base, attributes = cases.base(plugin)
+    base.update(given or {})
     names = list(symbols)
     for most in (_AXIS, None):
         sizes = dict(base)

@@ -93,8 +93,13 @@ def tried(
     return relative, failures
 
 
-def sampled(plugin: Plugin, trial: cases.Trial, device: str = "cpu") -> dict[str, torch.Tensor]:
-    """Inputs of a trial, the same in every run: contiguous tensors on the device."""
+def sampled(
+    plugin: Plugin,
+    trial: cases.Trial,
+    device: str = "cpu",
+    sample: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Inputs of a trial, the same in every run: contiguous tensors on the device. sample: in place of the plugin's."""
     import torch
 
     generator = torch.Generator(device).manual_seed(0)
@@ -107,7 +112,7 @@ def sampled(plugin: Plugin, trial: cases.Trial, device: str = "cpu") -> dict[str
                 made[name] = torch.randn(shape, generator=generator)
             else:
                 made[name] = torch.randint(0, 2 if dtype == torch.bool else 8, shape, generator=generator)
-        made = plugin.sample(made, trial.attributes)
+        made = plugin.sample(made, trial.attributes) if sample is None else sample(made)
     return {name: made[name].to(dtype).contiguous() for name, dtype in types.items()}
 
 
@@ -178,7 +183,7 @@ def compared(got: torch.Tensor, right: torch.Tensor) -> tuple[float, str | None]
         if bool(other.any()):
             error = max(error, float((a - b).abs()[other].nan_to_num(nan=float("inf")).max()))
     if lost:
-        return 0.0, f"is not a number in {int(lost)} of {right.numel()} places: not written, or read beside an input"
+        return 1.0, f"is not a number in {int(lost)} of {right.numel()} places: not written, or read beside an input"
     relative = error / max(magnitude, 1e-30)
     limit = TOLERANCE[plugins.dtype_of(right)]
     allowed_is = f"{limit:g} is allowed" + (", or one step" if steps else "")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aot import toolchain
 from aot.errors import AotError, EngineError, PluginError
@@ -27,6 +27,9 @@ from aot.plugins._workers import Compilers
 from aot.plugins.descent import Config, search
 from aot.plugins.growing import grown
 from aot.plugins.loading import Plugin, load
+
+if TYPE_CHECKING:
+    import torch
 
 USUAL = 1 << 24
 """Elements of the largest tensor, where no size is given that says otherwise: some tens of microseconds of memory."""
@@ -74,14 +77,24 @@ def _trials(plugin: Plugin, task: Mapping[str, Any]) -> list[tuple[Plugin, cases
 
 
 class Tuner:
-    """One plugin at one size in one choice of dtypes: its inputs on the GPU, and what each config takes on them."""
+    """One plugin at one size in one choice of dtypes, and what each config takes.
 
-    def __init__(self, launcher: Launcher, plugin: Plugin, trial: cases.Trial, vary: Sequence[str]) -> None:
+    inputs: on the GPU; the plugin's own samples where they are left out.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        plugin: Plugin,
+        trial: cases.Trial,
+        vary: Sequence[str],
+        inputs: Sequence[torch.Tensor] | None = None,
+    ) -> None:
         import torch
 
         self.plugin = plugin
         self.trial = trial
-        self.inputs = list(sampled(plugin, trial, "cuda").values())
+        self.inputs = inputs or list(sampled(plugin, trial, "cuda").values())
         dtypes = plugin.schema.dtypes(plugin.schema.outputs, trial.chosen)
         shapes = plugin.outputs(trial.shapes, trial.attributes)
         self.outputs = [

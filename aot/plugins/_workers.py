@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,17 @@ _ENDED = "a compiler's process ended, on this kernel or on another one beside it
 
 
 def _begin(cache: str) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.pop("TRITON_INTERPRET", None)
     # As in compiling.py: line numbers would make the text depend on where the file lies.
     os.environ.update(TRITON_CACHE_DIR=cache, TRITON_DISABLE_LINE_INFO="1")
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _answer(file: Path, job: dict[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,10 @@ SLOWEST = 10
 class Worker:
     """Runs one command after the other on one GPU, each with a time limit; started again after one that ended it."""
 
-    def __init__(self, gpu: int) -> None:
+    def __init__(self, gpu: int, daemon: bool = True) -> None:
+        """daemon: it has no processes of its own."""
         self._gpu = gpu
+        self._daemon = daemon
         self._context = multiprocessing.get_context("spawn")
         self._process: Any = None
         self._pipe: Any = None
@@ -32,7 +34,7 @@ class Worker:
         own, the signal that ended the process, or that its time is over."""
         if self._process is None:
             self._pipe, theirs = self._context.Pipe()
-            self._process = self._context.Process(target=_serve, args=(theirs, self._gpu), daemon=True)
+            self._process = self._context.Process(target=_serve, args=(theirs, self._gpu), daemon=self._daemon)
             self._process.start()
             theirs.close()
         self._pipe.send((function, arguments))

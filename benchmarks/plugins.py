@@ -1,0 +1,114 @@
+"""Kernels of plugins on this machine's GPU: against eager, torch.compile and libraries, and what the GPU does at most.
+
+    python benchmarks/plugins.py [--only NAME] [--resume] [--tune] ...
+    python benchmarks/plugins.py --table                                 the kept result into the page, no GPU needed
+
+Each plugin has a process of its own: all compile side by side, then one after the other is timed while nothing else
+uses its GPU. At each size the tools run in turns, as CUDA graphs, with the L2 cache overwritten before each run; where
+something cannot be captured, its launches are timed, and the row says so. aot is the fastest of CONFIGS, as TensorRT
+takes it, or of what tuning tries of a SPACE; with --tune that is kept in plugins/tuned/. Errors are of an output's
+largest magnitude, against the reference. Writes benchmarks/results/plugins.json and the table in benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from _result import ROOT, write
+from precision.worker import Worker
+
+from plugins import page
+
+sys.path.insert(0, str(ROOT))
+
+from aot import content
+from aot.plugins import tuned
+from aot.plugins.header import Header, read
+
+
+def measure(headers: Sequence[Header], arguments: argparse.Namespace, worker: Any = Worker) -> bool:
+    """Measure plugins; rows are written as they come. Whether every kernel ran."""
+    from plugins import measure as work
+
+    fresh = {header.name for header in headers}
+    rows = [row for row in page.kept(arguments.name) if row["plugin"] not in fresh | {"roofline"}]
+    workers = [(header, worker(place % arguments.gpus, daemon=False)) for place, header in enumerate(headers)]
+
+    def prepare(one: tuple[Header, Any]) -> str | None:
+        try:
+            one[1].call(work.prepare, (one[0].file, arguments.seconds), 2 * arguments.seconds + 60)
+        except RuntimeError as error:
+            one[1].close()
+            return str(error)
+        return None
+
+    def serve(gpu: int) -> None:
+        for place, (header, one) in enumerate(workers):
+            if place % arguments.gpus == gpu and failed[place] is None:
+                keep(header, *_answer(header, one, work.measure, arguments.timeout))
+                one.close()
+
+    def keep(header: Header, found: list[dict[str, Any]], entries: list[dict[str, Any]]) -> None:
+        rows.extend(found)
+        for row in found:
+            print(json.dumps(row), flush=True)
+        write(arguments.name, sorted(rows, key=lambda row: (row["plugin"] != "roofline", row["plugin"])))
+        if arguments.tune and entries:
+            tuned.write(header, ROOT / "plugins", [tuned.Entry.from_json(entry) for entry in entries])
+
+    with ThreadPoolExecutor(max(len(workers), 1)) as pool:
+        failed = list(pool.map(prepare, workers))
+    first = worker(0)
+    try:
+        rows.extend(first.call(work.roofline, (), 120))
+    finally:
+        first.close()
+    for (header, _), reason in zip(workers, failed, strict=True):
+        if reason is not None:
+            keep(header, [{"plugin": header.name, "tool": "aot", "reason": reason}], [])
+    with ThreadPoolExecutor(arguments.gpus) as pool:
+        list(pool.map(serve, range(arguments.gpus)))
+    return not any("reason" in row for row in rows if row["tool"] == "aot")
+
+
+def _answer(header: Header, worker: Any, function: Any, timeout: float) -> tuple[list[Any], list[Any]]:
+    try:
+        answer = worker.call(function, (), timeout)
+    except RuntimeError as error:
+        return [{"plugin": header.name, "tool": "aot", "reason": str(error)}], []
+    return answer["rows"], answer["entries"]
+
+
+def main() -> int:
+    """Measure, or write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="NAME", help="this plugin only; may be repeated")
+    parser.add_argument("--resume", action="store_true", help="only plugins that the kept result lacks or that failed")
+    parser.add_argument("--tune", action="store_true", help="keep the fastest configs in plugins/tuned/")
+    parser.add_argument("--table", action="store_true", help="write the page from the kept result, and nothing else")
+    parser.add_argument("--gpus", type=int, default=1, help="how many GPUs work side by side")
+    parser.add_argument("--seconds", type=float, default=60, help="for torch.compile, of each plugin (default: 60)")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds for timing one plugin (default: 60)")
+    parser.add_argument("--name", default="plugins", help="the result's name (default: plugins)")
+    arguments = parser.parse_args()
+    code = 0
+    if not arguments.table:
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        headers = [read(file.resolve()) for _, file in sorted(content.names("plugins").items())]
+        done = {row["plugin"] for row in page.kept(arguments.name) if row["tool"] == "aot" and "ms" in row}
+        wanted = set(arguments.only or [header.name for header in headers]) - (done if arguments.resume else set())
+        code = 0 if measure([header for header in headers if header.name in wanted], arguments) else 1
+    readme = Path(ROOT / "benchmarks/README.md")
+    readme.write_text(page.into(readme.read_text(), page.kept(arguments.name)))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

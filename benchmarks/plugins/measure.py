@@ -1,0 +1,263 @@
+"""One plugin in a process of its own: compiled in every way first, then timed while nothing else uses the GPU."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aot import toolchain
+from aot.errors import AotError, PluginError
+from aot.plugins import cases as aot_cases
+from aot.plugins._launching import Launcher, Stopped
+from aot.plugins._timing import in_turns
+from aot.plugins._trying import compared, referred, sampled, sizes_that_vary
+from aot.plugins._tuner import Tuner
+from aot.plugins._workers import Compilers
+from aot.plugins.growing import grown
+from aot.plugins.loading import Plugin, load
+from plugins.cases import CASES, Op, Sizes
+
+MODES = {"compile": "default", "compile-max-autotune": "max-autotune-no-cudagraphs"}
+"""torch.compile's; all things are timed as CUDA graphs of our own."""
+DERIVED = (1 << 16, 1 << 20, 1 << 24)
+"""Elements of the largest tensor, for a plugin that is not in CASES."""
+FOREIGN = (RuntimeError, TypeError, ValueError, AttributeError, AssertionError, LookupError, NotImplementedError)
+"""What functions of libraries and the compiler raise, which costs one row."""
+_bench: list[Bench] = []
+
+
+class Bench:
+    """A plugin at its sizes, compiled; `measured` times it."""
+
+    def __init__(self, file: Path) -> None:
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        self.plugin = load(file)
+        self.op = CASES.get(self.plugin.name)
+        self.vary, _ = sizes_that_vary(self.plugin)
+        gpu = toolchain.machine().gpu
+        if gpu is None:
+            raise RuntimeError("there is no GPU")
+        self._launcher = Launcher(Compilers(2), gpu.target)
+        own = self.op or Op(derived(self.plugin, self.vary))
+        self.cases = [Case(self.plugin, own, sizes) for sizes in own.sizes]
+        for case in self.cases:
+            for config in self.plugin.configs:
+                self._launcher.begin(self.plugin, case.trial, self.vary, config)
+
+    def compile(self, until: float) -> None:
+        """Everything that torch.compile makes, as far as the time goes, and all of CONFIGS."""
+        for mode in MODES:
+            for case in self.cases:
+                case.compile(mode, until)
+        for case in self.cases:
+            for config in self.plugin.configs:
+                # One that does not compile is none of those that are timed.
+                with suppress(PluginError):
+                    self._launcher.compiled(self.plugin, case.trial, self.vary, config)
+
+    def measured(self) -> dict[str, Any]:
+        """{rows, entries}: one row for each size and tool; what tuning found."""
+        rows: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
+        for case in self.cases:
+            about = {"plugin": self.plugin.name, **case.about(), "derived": self.op is None}
+            try:
+                tuner = Tuner(self._launcher, self.plugin, case.trial, self.vary, case.inputs())
+                entry = tuner.entry()
+                entries.append(asdict(entry))
+                own = {"config": entry.config, "tried": entry.tried}
+                rows += [about | row for row in case.measured(tuner.launch_of(entry.config), tuner.outputs, own)]
+            except (AotError, *FOREIGN) as error:
+                rows.append({**about, "tool": "aot", "reason": _said(error)})
+            gc.collect()
+            torch.cuda.empty_cache()
+        return {"rows": rows, "entries": entries}
+
+
+class Case:
+    """One size of a plugin."""
+
+    def __init__(self, plugin: Plugin, op: Op, sizes: Sizes) -> None:
+        plain = aot_cases.defaults(plugin)
+        attributes = {name: sizes.get(name, value) for name, value in plain.items()}
+        types = {name: op.types.get(name, plugin.schema.types[name][0]) for name in plugin.schema.types}
+        chosen = next(one for one in plugin.schema.combinations() if one.items() <= types.items())
+        shapes = aot_cases.shapes(plugin, sizes)
+        plugin.bind(shapes)
+        self.plugin = plugin
+        self.op = op
+        self.sizes = sizes
+        self.trial = aot_cases.Trial(shapes, chosen, attributes)
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._reasons: dict[str, str] = {}
+
+    def about(self) -> dict[str, Any]:
+        """What a row says of itself."""
+        return {"sizes": dict(self.sizes), "dtypes": " ".join(dict.fromkeys(self.trial.chosen.values()))}
+
+    def inputs(self) -> list[torch.Tensor]:
+        """On the GPU, made anew."""
+        return list(sampled(self.plugin, self.trial, "cuda", self.op.sample).values())
+
+    def compile(self, tool: str, until: float) -> None:
+        """Have torch.compile make its kernels, for just this size."""
+        if not self.op.compiles:
+            return
+        function, attributes = self.op.eager or self.plugin.reference, tuple(self.trial.attributes.values())
+        made = torch.compile(lambda *inputs: function(*inputs, *attributes), mode=MODES[tool], dynamic=False)
+        try:
+            with _until(until), torch.no_grad():
+                made(*self.inputs())
+        except torch.OutOfMemoryError:
+            pass  # others hold the memory now; it runs once more when it is timed
+        except (TimeoutError, *FOREIGN) as error:
+            self._reasons[tool] = _said(error)
+            return
+        finally:
+            torch.cuda.empty_cache()
+        self._functions[tool] = made
+
+    def measured(
+        self, launch: Callable[[], None], outputs: Sequence[torch.Tensor], own: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """A row for each tool, all timed in turns."""
+        inputs = self.inputs()
+        named = dict(zip((one.name for one in self.plugin.schema.inputs), inputs, strict=True))
+        wanted = referred(self.plugin, named, self.trial.attributes)
+        launch()
+        errors = {"aot": _error(outputs, wanted)}
+        runs: dict[str, tuple[Callable[[], Any], str]] = {"aot": replayed(launch)}
+        moved = sum(one.nbytes for one in (*inputs, *outputs))
+        source = torch.empty(max(moved // 2, 1), dtype=torch.int8, device="cuda")
+        target = torch.empty_like(source)
+        runs["copy"] = replayed(lambda: target.copy_(source))
+        attributes = tuple(self.trial.attributes.values())
+        written = {"eager": self.op.eager or self.plugin.reference, **self.op.peers}
+        functions = {name: lambda *given, f=one: f(*given, *attributes) for name, one in written.items()}
+        functions |= self._functions
+        for tool, function in functions.items():
+            try:
+                with torch.no_grad():
+                    made = function(*inputs)
+                    errors[tool] = _error(made if isinstance(made, tuple) else (made,), wanted)
+                    del made
+                    runs[tool] = replayed(lambda f=function: f(*inputs))
+            except FOREIGN as error:
+                self._reasons[tool] = _said(error)
+        taken = dict(zip(runs, in_turns([run for run, _ in runs.values()], 0.3), strict=True))
+        rows = []
+        for tool, (_, how) in runs.items():
+            row = {"tool": tool, **_spread(taken[tool]), "timed": how, "bytes": moved, "error": errors.get(tool)}
+            row["gb_per_s"] = round(moved / row["ms"] / 1e6, 1)
+            if self.op.flops is not None and tool != "copy":
+                row["tflops"] = round(self.op.flops({**self.trial.attributes, **self.sizes}) / row["ms"] / 1e9, 2)
+            rows.append(row | (dict(own) if tool == "aot" else {}))
+        return rows + [{"tool": tool, "reason": reason} for tool, reason in self._reasons.items()]
+
+
+def derived(plugin: Plugin, vary: Sequence[str]) -> list[Sizes]:
+    """Three sizes that follow from SHAPES and SIZES."""
+    found = [grown(plugin, vary, elements) for elements in DERIVED]
+    return [{**one[0], **one[1]} for one in found if one is not None] or [{**aot_cases.base(plugin)[0]}]
+
+
+def replayed(run: Callable[[], Any]) -> tuple[Callable[[], Any], str]:
+    """(the run as a CUDA graph, "graph"), or the run itself, "launches", where it cannot be captured."""
+    cuda: Any = torch.cuda
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side), torch.no_grad():
+        run()
+        run()
+    cuda.current_stream().wait_stream(side)
+    cuda.synchronize()
+    graph = cuda.CUDAGraph()
+    try:
+        with cuda.graph(graph), torch.no_grad():
+            run()
+    except RuntimeError:
+        cuda.synchronize()
+        return run, "launches"
+    return graph.replay, "graph"
+
+
+def _error(made: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> float | None:
+    """The largest error of an output, of its largest magnitude; None where they cannot be compared."""
+    if [one.shape for one in made] != [one.shape for one in wanted]:
+        return None
+    with torch.no_grad():
+        pairs = [(a.to(b.dtype), b) for a, b in zip(made, wanted, strict=True) if b.is_floating_point()]
+        return max((compared(a, b)[0] for a, b in pairs), default=0.0)
+
+
+def _spread(taken: Sequence[float]) -> dict[str, float]:
+    tenths = statistics.quantiles(taken, n=10)
+    return {"ms": round(statistics.median(taken), 5), "ms_p10": round(tenths[0], 5), "ms_p90": round(tenths[-1], 5)}
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+@contextmanager
+def _until(moment: float) -> Iterator[None]:
+    """Raise TimeoutError when the moment has come."""
+
+    def over(*_: object) -> None:
+        raise TimeoutError("not compiled in the time that there was")
+
+    left = moment - time.monotonic()
+    if left <= 0:
+        over()
+    signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, left)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def prepare(file: Path, seconds: float) -> list[dict[str, Any]]:
+    """Compile. Returns the sizes. Raises RuntimeError with the reason where the plugin cannot be measured."""
+    until = time.monotonic() + seconds
+    try:
+        _bench.append(Bench(file))
+    except AotError as error:
+        raise RuntimeError(" ".join(str(error).split())) from error
+    _bench[0].compile(until)
+    torch.cuda.empty_cache()
+    return [case.about() for case in _bench[0].cases]
+
+
+def measure() -> dict[str, Any]:
+    """Time what was compiled. Raises RuntimeError where a kernel fails on the GPU."""
+    try:
+        return _bench[0].measured()
+    except Stopped as stopped:
+        raise RuntimeError(f"the kernel fails on the GPU: {stopped}") from stopped
+
+
+def roofline() -> list[dict[str, Any]]:
+    """What the GPU does at most, as rows: a copy of 4 GiB, and products of 8192 x 8192 matrices."""
+    source = torch.empty(1 << 31, dtype=torch.int8, device="cuda")
+    target = torch.empty_like(source)
+    runs: dict[str, Callable[[], Any]] = {"copy": lambda: target.copy_(source)}
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        a = torch.randn(8192, 8192, device="cuda", dtype=dtype)
+        runs[str(dtype).removeprefix("torch.")] = lambda a=a: a @ a
+    taken = in_turns(list(runs.values()), 0.5)
+    rows: list[dict[str, Any]] = []
+    for name, times in zip(runs, taken, strict=True):
+        row = {"plugin": "roofline", "tool": name, **_spread(times)}
+        rate = {"gb_per_s": round(2 * source.nbytes / row["ms"] / 1e6, 1)}
+        rows.append(row | (rate if name == "copy" else {"tflops": round(2 * 8192**3 / row["ms"] / 1e9, 1)}))
+    return rows

@@ -37,6 +37,14 @@ def reference(x, residual, weight, bias, eps):
     return y.to(x.dtype), total.to(x.dtype)
 
 
+def of_torch(x, residual, weight, bias, eps):
+    total = x + residual
+    return torch.nn.functional.layer_norm(total, weight.shape, weight, bias, eps), total
+
+
+PATTERNS = [of_torch]
+
+
 def outputs(shapes, attributes):
     return shapes.x, shapes.x
 

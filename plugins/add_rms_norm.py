@@ -35,6 +35,22 @@ def reference(x, residual, weight, eps):
     return y.to(x.dtype), total.to(x.dtype)
 
 
+def written_out(x, residual, weight, eps):
+    """Llama, Qwen, Mistral, T5: the norm in FP32 and rounded before the weight, where the model is narrower."""
+    total = x + residual
+    wide = total.float()
+    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * normed.to(x.dtype), total
+
+
+def of_torch(x, residual, weight, eps):
+    total = x + residual
+    return torch.nn.functional.rms_norm(total, weight.shape, weight, eps), total
+
+
+PATTERNS = [written_out, of_torch]
+
+
 def outputs(shapes, attributes):
     return shapes.x, shapes.x
 

@@ -38,6 +38,23 @@ def reference(x, cos, sin, interleaved):
     return (wide * cos.float() + turned * sin.float()).to(x.dtype)
 
 
+def halves(x, cos, sin, interleaved=False):
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
+
+
+def chunks(x, cos, sin, interleaved=False):
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
+
+
+def neighbours(x, cos, sin, interleaved=True):
+    return x * cos + torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) * sin
+
+
+PATTERNS = [halves, chunks, neighbours]
+
+
 def outputs(shapes, attributes):
     return (shapes.x,)
 

@@ -149,6 +149,17 @@ class Surgery(Settings):
     verify: bool = False
 
 
+class Patterns(Settings):
+    """Which ops of plugins take the place of what a model computes without them.
+
+    plugins: those used wherever a pattern of theirs occurs. measured: others too, where a measurement says that they
+    are faster.
+    """
+
+    plugins: tuple[str, ...] = ()
+    measured: bool = True
+
+
 class ProfileFile(Settings):
     """A file of `profiles/`: shape ranges per optimization profile, target, build options, budget.
 
@@ -177,6 +188,7 @@ class Request(Settings):
     budget: Budget = Budget()
     search: bool = True
     surgery: Surgery = Surgery()
+    patterns: Patterns = Patterns()
     until: Literal["graph"] | None = None
     output: Path | None = None
     fresh: bool = False

@@ -17,6 +17,9 @@
     launch(shapes, attributes, config)      a Launch
     kernel                                  in Triton; parameters: inputs, scalars, outputs, constants, in this order
     sample(inputs, attributes)              random inputs made into ones that occur; may be left out
+    PATTERNS                                what the op replaces in a model that does not call it: functions in torch of
+                                            its inputs, and of attributes that are numbers, where a model says them, or
+                                            have a default here; each returns the outputs; may be left out
 
 `shapes.x` and `attributes.eps` are what the names say. A size is an integer where it is known and else a `Size`, with
 which + - * // and `ceil_div` can be computed. Tensors are contiguous; the kernel writes every element of its outputs.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import linecache
 import sys
 import traceback
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from aot import content
@@ -43,6 +44,7 @@ class Plugin(Header):
     constants: tuple[str, ...]
     reference: Callable[..., Any]
     kernel: Any
+    patterns: tuple[Callable[..., Any], ...]
     _outputs: Callable[..., Any]
     _launch: Callable[..., Any]
     _sample: Callable[..., Any] | None
@@ -174,6 +176,7 @@ def _load(file: Path, digest: str) -> Plugin:
         constants=constants,
         reference=module.reference,
         kernel=module.kernel,
+        patterns=_patterns(header, getattr(module, "PATTERNS", ())),
         _outputs=module.outputs,
         _launch=module.launch,
         _sample=getattr(module, "sample", None),
@@ -187,6 +190,33 @@ def _configs(header: Header, given: Any) -> tuple[Mapping[str, Any], ...]:
         for option in sorted(one.keys() & REFUSED.keys()):
             raise header.error(f"CONFIGS sets {option}: {REFUSED[option]}", "CONFIGS", "leave it out")
     return tuple(dict(one) for one in given)
+
+
+def _patterns(header: Header, given: Any) -> tuple[Callable[..., Any], ...]:
+    """PATTERNS: functions of every input, and of the attributes that a program may say."""
+    if not isinstance(given, list | tuple) or not all(isinstance(one, FunctionType) for one in given):
+        raise header.error("PATTERNS is not a list of functions", "PATTERNS", "PATTERNS = [as_written]")
+    inputs = [one.name for one in header.schema.inputs]
+    attributes = {one.name: one for one in header.schema.attributes}
+    for function in given:
+        parameters = inspect.signature(function).parameters
+        named = [name for name in parameters if name in attributes]
+        if sorted(parameters) != sorted([*inputs, *named]):
+            raise header.error(
+                f"pattern {function.__name__} takes {', '.join(parameters)}",
+                function.__name__,
+                f"every input, {', '.join(inputs)}, and of the attributes those that it shows",
+            )
+        for name, one in attributes.items():
+            said = name in parameters and parameters[name].default is not inspect.Parameter.empty
+            unsettled = one.default is None if name not in parameters else one.kind not in ("int", "float")
+            if unsettled and not said:
+                raise header.error(
+                    f"pattern {function.__name__} does not say what '{name}' is",
+                    function.__name__,
+                    "give it as a parameter with a default; a number may be one without, and is read from the program",
+                )
+    return tuple(given)
 
 
 def _parameters(header: Header, kernel: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -25,7 +25,7 @@ from aot.plugins._timing import in_turns
 from aot.plugins._trying import compared, sampled, sizes_that_vary
 from aot.plugins._workers import Compilers
 from aot.plugins.descent import Config, search
-from aot.plugins.growing import grown
+from aot.plugins.growing import grown, usual
 from aot.plugins.loading import Plugin, load
 
 if TYPE_CHECKING:
@@ -65,11 +65,12 @@ def main() -> None:
 def _trials(plugin: Plugin, task: Mapping[str, Any]) -> list[tuple[Plugin, cases.Trial, list[str]]]:
     """What a task asks for, in each of its dtypes. Raises PluginError for sizes that do not go together."""
     vary, _ = sizes_that_vary(plugin)
-    base, attributes = cases.base(plugin)
+    _, attributes = cases.base(plugin)
     given = {name: tuple(size) if isinstance(size, list) else size for name, size in task["sizes"].items()}
     free = [name for name in vary if name not in given]
-    found = grown(plugin, free, USUAL, {**base, **given})
-    sizes = found[0] if found is not None else {**base, **given}
+    known = {name: size for name, size in usual(plugin).items() if name not in free} | given
+    found = grown(plugin, free, USUAL, known)
+    sizes = found[0] if found is not None else cases.base(plugin)[0] | known
     shapes = cases.shapes(plugin, sizes)
     plugin.bind(shapes)
     plugin.outputs(shapes, attributes)

@@ -37,6 +37,15 @@ def grown(
     return None
 
 
+def usual(plugin: Plugin) -> dict[str, Any]:
+    """Sizes that a layer may have, where `cases.base` has those that are odd and small: what may be large is 256."""
+    base, _ = cases.base(plugin)
+    if plugin.cases:
+        return base
+    wide = [name for name in base if name != REST and (plugin.bound(name).greatest or _AXIS) >= 1024]
+    return base | {name: plugin.bound(name).near(256) for name in wide}
+
+
 def _least(
     plugin: Plugin,
     sizes: Mapping[str, Any],

@@ -42,6 +42,20 @@ def _rows(width: int, *counts: int, **attributes: Any) -> list[Sizes]:
     return [{"...": (count,), "width": width, **attributes} for count in counts]
 
 
+def _products(**attributes: Any) -> list[Sizes]:
+    """The first linear layer of BERT-base's feed-forward part."""
+    return [{"...": (rows,), "depth": 768, "width": 3072, **attributes} for rows in (1024, 8192, 32768)]
+
+
+def _product_flops(s: Sizes) -> float:
+    return 2.0 * s["..."][0] * s["depth"] * s["width"]
+
+
+def _gates(**attributes: Any) -> list[Sizes]:
+    """Gate and up projection of Llama 3 8B."""
+    return [{"...": (rows,), "doubled": 2 * 14336, **attributes} for rows in (128, 2048, 8192)]
+
+
 def _attention(batch: int, length: int, heads: int, kv_heads: int, head: int, causal: bool) -> Sizes:
     """Queries and keys of one length."""
     widths = {"width": heads * head, "kv_width": kv_heads * head}
@@ -60,7 +74,7 @@ def _pyramid(queries: int, batch: int) -> Sizes:
 
 
 def _deformed(batch: int, side: int) -> Sizes:
-    channels = {"channels": 256, "out_channels": 256, "groups": 1, "kernel_h": 3, "kernel_w": 3}
+    channels = {"channels": 256, "out_channels": 256, "kernel_h": 3, "kernel_w": 3, "offsets": 18, "taps": 9}
     place = {"height": side, "width": side, "out_height": side, "out_width": side, "padding_h": 1, "padding_w": 1}
     return {"batch": batch, **channels, **place}
 
@@ -98,20 +112,38 @@ CASES: dict[str, Op] = {
         sizes=[
             _attention(8, 128, 12, 12, 64, causal=False),
             _attention(64, 512, 12, 12, 64, causal=False),
-            _attention(4, 2048, 32, 8, 128, causal=True),
+            _attention(8, 2048, 32, 8, 128, causal=True),
         ],
-        types={"T": "float16", "M": "float16"},
+        types={"T": "float16"},
         eager=peers.attention,
         peers={"sdpa without mask": peers.attention_without_mask},
         flops=_attention_flops,
         sample=lambda inputs: {**inputs, "mask": inputs["mask"] * 0},
     ),
-    "gemm_epilogue": Op(
-        sizes=[{"...": (rows,), "depth": 768, "width": 3072} for rows in (1024, 8192, 32768)],
+    "gemm_epilogue": Op(sizes=_products(), types={"T": "float16"}, eager=peers.gemm_epilogue, flops=_product_flops),
+    "gemm_residual": Op(
+        sizes=[{"...": (rows,), "depth": 3072, "width": 768} for rows in (1024, 8192, 32768)],
         types={"T": "float16"},
-        eager=peers.gemm_epilogue,
-        flops=lambda s: 2.0 * s["..."][0] * s["depth"] * s["width"],
+        eager=peers.gemm_residual,
+        flops=_product_flops,
     ),
+    "gemm_quant": Op(
+        sizes=_products(),
+        types={"Q": "int8", "T": "float16"},
+        eager=peers.gemm_quant,
+        flops=_product_flops,
+        sample=peers.small_scales,
+    ),
+    "gemm_requant": Op(
+        sizes=_products(y_scale=0.02),
+        types={"Q": "float8_e4m3fn", "T": "float16"},
+        eager=peers.gemm_requant,
+        flops=_product_flops,
+        sample=peers.small_scales,
+    ),
+    "swiglu": Op(sizes=_gates(), types={"T": "bfloat16"}, eager=peers.swiglu),
+    "swiglu_fp8": Op(sizes=_gates(scale=0.02), types={"T": "bfloat16"}),
+    "swiglu_int8": Op(sizes=_gates(scale=0.02), types={"T": "bfloat16"}),
     "deform_conv2d": Op(
         sizes=[_deformed(1, 32), _deformed(2, 64), _deformed(8, 64)],
         types={"T": "float16"},

@@ -22,7 +22,7 @@ from aot.plugins._timing import in_turns
 from aot.plugins._trying import compared, referred, sampled, sizes_that_vary
 from aot.plugins._tuner import Tuner
 from aot.plugins._workers import Compilers
-from aot.plugins.growing import grown
+from aot.plugins.growing import grown, usual
 from aot.plugins.loading import Plugin, load
 from plugins.cases import CASES, Op, Sizes
 
@@ -166,7 +166,8 @@ class Case:
 
 def derived(plugin: Plugin, vary: Sequence[str]) -> list[Sizes]:
     """Three sizes that follow from SHAPES and SIZES."""
-    found = [grown(plugin, vary, elements) for elements in DERIVED]
+    fixed = {name: size for name, size in usual(plugin).items() if name not in vary}
+    found = [grown(plugin, vary, elements, fixed) for elements in DERIVED]
     return [{**one[0], **one[1]} for one in found if one is not None] or [{**aot_cases.base(plugin)[0]}]
 
 

@@ -71,12 +71,48 @@ def gemm_epilogue(x: T, weight: T, bias: T, activation: str) -> T:
     return y if activation == "none" else getattr(F, activation)(y)
 
 
+def gemm_residual(x: T, weight: T, bias: T, residual: T) -> T:
+    """A linear layer and a sum."""
+    return F.linear(x, weight, bias) + residual
+
+
+def gemm_quant(x: T, weight: T, scale: T, bias: T, activation: str) -> T:
+    """The library's product of quantized matrices, then the rest in FP32."""
+    rows = x.flatten(0, -2)
+    if x.dtype == torch.int8:
+        product = torch._int_mm(rows, weight.t()).float() * scale
+    else:
+        one = torch.ones((), device=x.device)
+        product = torch._scaled_mm(rows, weight.t(), one, one, out_dtype=torch.bfloat16).float() * scale
+    y = product + bias.float()
+    if activation != "none":
+        y = F.gelu(y, approximate="tanh") if activation == "gelu_tanh" else getattr(F, activation)(y)
+    return y.to(bias.dtype).unflatten(0, x.shape[:-1])
+
+
+def gemm_requant(x: T, weight: T, scale: T, bias: T, y_scale: float, activation: str) -> T:
+    """The same, quantized again."""
+    y = gemm_quant(x, weight, scale, bias.float(), activation) / y_scale
+    return (y.round().clamp(-128, 127) if x.dtype == torch.int8 else y.clamp(-448, 448)).to(x.dtype)
+
+
+def small_scales(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Scales that bring products back to about 1."""
+    return {**inputs, "scale": inputs["scale"].abs() / inputs["x"].shape[-1]}
+
+
+def swiglu(gate_up: T) -> T:
+    """Half of it gates the other."""
+    gate, up = gate_up.chunk(2, -1)
+    return F.silu(gate) * up
+
+
 def deform_conv2d(x: T, offset: T, mask: T, weight: T, bias: T, *steps: int) -> T:
     """torchvision.ops.deform_conv2d."""
     from torchvision.ops import deform_conv2d as convolve
 
-    flat = offset.flatten(1, 4), weight.permute(0, 3, 1, 2).contiguous(), bias
-    return convolve(x, *flat, stride=steps[:2], padding=steps[2:4], dilation=steps[4:6], mask=mask.flatten(1, 3))
+    weight = weight.permute(0, 3, 1, 2).contiguous()
+    return convolve(x, offset, weight, bias, steps[:2], steps[2:4], steps[4:6], mask)
 
 
 def ms_deform_attn(value: T, shapes: T, starts: T, locations: T, weights: T) -> T:

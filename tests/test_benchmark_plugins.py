@@ -1,0 +1,119 @@
+"""What the benchmark of plugins measures: sizes that the plugins take, peers that compute the same; and its page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
+
+from aot.plugins import cases as aot_cases
+from aot.plugins._trying import compared, referred, sampled, sizes_that_vary
+from aot.plugins.loading import Plugin, find
+from plugins import cases, measure, page
+
+PACK = sorted(file.stem for file in (Path(__file__).resolve().parent.parent / "plugins").glob("[a-z]*.py"))
+MEASURED = [name for name in PACK if name in cases.CASES]
+SMALL: dict[str, dict[str, Any]] = {
+    "attention": {"batch": 2, "queries": 5, "keys": 5, "width": 32, "kv_width": 16, "heads": 4, "causal": True},
+    "ms_deform_attn": {"batch": 1, "queries": 3, "heads": 2, "width": 4, "levels": 4, "points": 2, "positions": 17821},
+    "scatter_reduce": {"edges": 50, "width": 3, "nodes": 7, "features": 3},
+}  # fmt: skip
+"""Sizes to compare at, where those of the check do not fit together for the peer."""
+
+
+def plugin(name: str) -> Plugin:
+    return find(name, None)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_every_plugin_has_three_sizes_that_it_takes(name: str) -> None:
+    one = plugin(name)
+    op = cases.CASES[name]
+    assert len(op.sizes) == 3
+    elements = []
+    for sizes in op.sizes:
+        case = measure.Case(one, op, sizes)
+        shapes = case.trial.shapes
+        for config in one.configs:
+            assert one.launch(shapes, case.trial.attributes, config).grid[0] > 0
+        outputs = one.outputs(shapes, case.trial.attributes)
+        elements.append(sum(torch.Size(shape).numel() for shape in (*shapes.values(), *outputs)))
+    assert elements == sorted(elements)
+    assert elements[-1] < 2**30
+
+
+@pytest.mark.parametrize("name", [name for name in MEASURED if cases.CASES[name].eager or cases.CASES[name].peers])
+def test_what_a_plugin_is_measured_against_computes_its_reference(name: str) -> None:
+    one, op = plugin(name), cases.CASES[name]
+    sizes, attributes = aot_cases.base(one)
+    sizes = {**sizes, **SMALL.get(name, {})}
+    attributes = {key: sizes.get(key, value) for key, value in attributes.items()}
+    chosen = {kind: "float32" if "float32" in dtypes else dtypes[0] for kind, dtypes in one.schema.types.items()}
+    trial = aot_cases.Trial(aot_cases.shapes(one, sizes), chosen, attributes)
+    inputs = sampled(one, trial, "cpu", op.sample)
+    if name == "nms":
+        inputs["scores"] = torch.rand(inputs["scores"].shape)  # no two are equal: among those the order is free
+    wanted = referred(one, inputs, attributes)
+    functions = {"eager": op.eager, **op.peers} if op.eager else op.peers
+    for tool, function in functions.items():
+        made = function(*inputs.values(), *attributes.values())
+        for got, right in zip(made if isinstance(made, tuple) else (made,), wanted, strict=True):
+            assert got.shape == right.shape, tool
+            assert compared(got.to(right.dtype), right) == (pytest.approx(0.0, abs=5e-5), None), tool
+
+
+def test_sizes_of_a_plugin_without_a_case_follow_from_its_shapes() -> None:
+    one = plugin("rotary")
+    found = measure.derived(one, sizes_that_vary(one)[0])
+    largest = [max(torch.Size(shape).numel() for shape in aot_cases.shapes(one, sizes).values()) for sizes in found]
+    assert [limit < size < 1.01 * limit for limit, size in zip(measure.DERIVED, largest, strict=True)] == [True] * 3
+    assert [sizes["head"] for sizes in found] == [256] * 3
+
+
+def row(tool: str, ms: float, **more: Any) -> dict[str, Any]:
+    about = {"plugin": "norm", "sizes": {"...": [8, 4], "width": 64}, "dtypes": "bfloat16", "derived": False}
+    return {**about, "tool": tool, "ms": ms, "error": 0.004, "gb_per_s": 2000.0, **more}
+
+
+ROWS: list[dict[str, Any]] = [
+    {"plugin": "roofline", "tool": "copy", "ms": 2.0, "gb_per_s": 4000.0},
+    {"plugin": "roofline", "tool": "bfloat16", "ms": 2.0, "tflops": 800.0},
+    row("aot", 0.5, config={"num_warps": 4}),
+    row("copy", 0.4),
+    row("eager", 2.0),
+    row("compile", 0.6),
+    row("F.norm", 1.0),
+    {**row("compile-max-autotune", 0.0), "reason": "TimeoutError: not compiled in the time that there was"},
+    row("aot", 0.25, plugin="gemm", tflops=400.0),
+    {"plugin": "broken", "tool": "aot", "reason": "plugin broken: no config runs"},
+]
+for held in ROWS:
+    if "reason" in held:
+        held.pop("ms", None)
+
+
+def test_the_table_says_what_is_faster_how_near_to_the_limit_and_what_failed() -> None:
+    lines = page.text(ROWS).splitlines()
+    assert lines[2:5] == [
+        "| norm | ...=8x4 width=64 | bfloat16 | 0.5000 | 2000 GB/s, 50% | 2.0000 (4.00x) | 0.6000 (1.20x) | - | "
+        "F.norm 1.0000 (2.00x) | 4e-03 |",
+        "| gemm | ...=8x4 width=64 | bfloat16 | 0.2500 | 400 TFLOP/s, 50% | - | - | - | - | 4e-03 |",
+        "| broken |  |  | - | - | - | - | - | - | - |",
+    ]
+    assert lines[-2:] == [
+        "- norm ...=8x4 width=64, compile-max-autotune: TimeoutError: not compiled in the time that there was",
+        "- broken , aot: plugin broken: no config runs",
+    ]
+
+
+def test_the_table_takes_the_place_of_the_one_before() -> None:
+    once = page.into(f"# Page\n\n{page.START}\nold\n{page.END}\n\nafter\n", ROWS)
+    assert "old" not in once
+    assert once.startswith("# Page\n\n<!-- plugins")
+    assert once.endswith(f"{page.END}\n\nafter\n")
+    assert page.into(once, ROWS) == once

@@ -3,12 +3,13 @@
     manifest.json   schema version, spec, plan, records (stage, key, facts), digests of every file, and who built
                     what, when, with which versions
     graph/          the final ONNX (record QuantizedGraph); on the route torch-tensorrt an exported program (Program)
+    kernels/TARGET/ kernels of plugins for that target (record Kernels)
     ranges/         calibration ranges (record Ranges)
     references/     inputs and eager outputs (record References)
     checked/        the comparison of the final graph with eager (record Report)
     search/         where the budget was missed: what is kept wide for it, and the errors by layer (record Repair)
     candidates/PRECISION/   of `--precision auto`, before a GPU has chosen: the other precisions, each with its graph/,
-                    ranges/, checked/ and search/
+                    kernels/, ranges/, checked/ and search/
     engines/TARGET.plan     TARGET.json beside it: the engine's facts and its report; with TensorRT, TARGET.timing:
                             the timing cache as `trtexec --timingCacheFile` reads it
     report.json, report.html
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar
@@ -32,7 +33,7 @@ from aot.choice import Choice
 from aot.declaration import ModelSpec
 from aot.errors import AotError, ArtifactError, UsageError
 from aot.plan import Plan
-from aot.records import Engine, Program, QuantizedGraph, Ranges, Record, References, Repair, Report
+from aot.records import KERNELS, Engine, Kernels, Program, QuantizedGraph, Ranges, Record, References, Repair, Report
 from aot.store import Entry, Store, sha256
 
 SCHEMA = 1
@@ -47,6 +48,7 @@ class Prepared:
     """The first half of a build, from the store or from an artifact folder: what an engine is built and judged with.
 
     search: which nodes were kept wide so that the budget holds, where it was missed.
+    kernels: of the graph's plugins, for each target that they were compiled for.
     choice: how `--precision auto` came to this precision, or may come to another. candidates: while it may, the same
     model in those others.
     engines: engines that an artifact already holds, each with its report; none in a first build.
@@ -61,6 +63,7 @@ class Prepared:
     references: References
     checked: Report
     search: Repair | None = None
+    kernels: tuple[Kernels, ...] = ()
     choice: Choice | None = None
     candidates: tuple[Prepared, ...] = ()
     engines: tuple[tuple[Engine, Report], ...] = ()
@@ -98,6 +101,7 @@ class CandidatePart(_Part):
     ranges: RecordPart
     checked: RecordPart
     search: RecordPart | None = None
+    kernels: list[RecordPart] = []
 
 
 class EnginePart(_Part):
@@ -136,6 +140,7 @@ class Manifest(_Part):
     exported_nodes: int
     io: dict[str, list[dict[str, Any]]]
     records: Records
+    kernels: list[RecordPart] = []
     choice: dict[str, Any] | None = None
     candidates: list[CandidatePart] = []
     engines: list[EnginePart]
@@ -190,6 +195,7 @@ def prepared_of(folder: Path, manifest: Manifest, shown: str) -> Prepared:
 def _half(spec: ModelSpec, plan: Plan, manifest: Manifest, root: Path, other: CandidatePart | None = None) -> Prepared:
     """What was prepared in one precision: the artifact's own, or another one that it may be finished in."""
     parts = manifest.records if other is None else other
+    kernels = manifest.kernels if other is None else other.kernels
     folder = root if other is None else root / "candidates" / plan.precision
     graph = QuantizedGraph if plan.route == routes.ONNX else Program
     return Prepared(
@@ -201,6 +207,7 @@ def _half(spec: ModelSpec, plan: Plan, manifest: Manifest, root: Path, other: Ca
         references=_record(References, manifest.records.references, root / "references"),
         checked=_record(Report, parts.checked, folder / "checked"),
         search=None if parts.search is None else _record(Repair, parts.search, folder / "search"),
+        kernels=tuple(_record(Kernels, part, folder / "kernels" / part.facts["target"]) for part in kernels),
         history=tuple(manifest.history),
     )
 
@@ -242,14 +249,25 @@ def read_manifest(folder: Path, shown: str | None = None) -> Manifest:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise ArtifactError(f"the manifest is damaged: {place}: {first['msg']}", where=where, fix=REBUILD) from error
-    for target, file in ((part.engine.facts["target"], part.engine.facts["file"]) for part in manifest.engines):
-        for name in (f"engines/{file}", f"engines/{target}.json"):
-            if name not in manifest.files:
-                raise ArtifactError(f"the manifest is damaged: it does not list {name}", where=where, fix=REBUILD)
+    for name in _needed(manifest):
+        if name not in manifest.files:
+            raise ArtifactError(f"the manifest is damaged: it does not list {name}", where=where, fix=REBUILD)
     for name in manifest.files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name or not name:
             raise ArtifactError(f"the manifest names a path outside the artifact: {name}", where=where, fix=REBUILD)
     return manifest
+
+
+def _needed(manifest: Manifest) -> Iterator[str]:
+    """The files that are looked for by names that the manifest's facts give."""
+    for part in manifest.engines:
+        yield f"engines/{part.engine.facts['file']}"
+        yield f"engines/{part.engine.facts['target']}.json"
+    for prefix, kernels in (
+        ("", manifest.kernels),
+        *((f"candidates/{one.plan['precision']}/", one.kernels) for one in manifest.candidates),
+    ):
+        yield from (f"{prefix}kernels/{part.facts['target']}/{KERNELS}" for part in kernels)
 
 
 def check_files(folder: Path, manifest: Manifest, shown: str | None = None) -> None:

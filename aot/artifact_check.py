@@ -97,6 +97,18 @@ class _CheckedFacts(_ReportFacts):
     metric: _GraphMetric | None
 
 
+class _Launched(_Inner):
+    plugin: str
+    nodes: list[str]
+    source: Digest
+    digests: list[Digest]
+
+
+class _InEngine(_Launched):
+    target: str
+    needs_python: bool
+
+
 class _EngineFacts(_Inner):
     target: str
     backend: str
@@ -104,6 +116,23 @@ class _EngineFacts(_Inner):
     file: str
     bytes: int
     sha256: Digest
+    kernels: list[_InEngine] = []
+
+
+class _Left(_Inner):
+    op: str
+    why: str
+
+
+class _KernelsFacts(_Inner):
+    target: str
+    kernels: list[_Launched]
+    left: list[_Left]
+
+
+class _Kernels(_Inner):
+    key: Digest
+    facts: _KernelsFacts
 
 
 class _Graph(_Inner):
@@ -184,6 +213,7 @@ class _Candidate(_Inner):
     ranges: _Other
     checked: _Checked
     search: _Search | None = None
+    kernels: list[_Kernels] = []
 
 
 class _Built(_Inner):
@@ -216,6 +246,7 @@ class _Manifest(_Inner):
     spec: _Spec
     plan: _Plan
     records: _Records
+    kernels: list[_Kernels] = []
     candidates: list[_Candidate] = []
     engines: list[_Built]
     history: list[_Half]

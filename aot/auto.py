@@ -25,6 +25,7 @@ from aot.records import Engine, Report
 from aot.run import Run
 from aot.source import Source, open_source, project_of
 from aot.stages.build import build_engine
+from aot.stages.kernels import carrying
 from aot.stages.package import Result, package
 from aot.stages.timing import time_engines
 from aot.stages.verify import rejudge, verify_engine
@@ -193,9 +194,11 @@ def _finish(request: Request, ready: Sequence[Ready], out: Out, run: Run, source
 
 def _built(one: Ready, run: Run, source: Source | None) -> Built:
     (target,) = one.plan.targets
-    engine = build_engine(run, one.prepared.final, one.prepared.spec, one.plan, target)
-    report = verify_engine(run, engine, one.prepared, one.plan, source)
-    return Built(one.prepared, one.plan, engine, report)
+    prepared = carrying(run, one.prepared, one.plan)
+    kernels = next((found for found in prepared.kernels if found.target == target), None)
+    engine = build_engine(run, prepared.final, prepared.spec, one.plan, target, kernels)
+    report = verify_engine(run, engine, prepared, one.plan, source)
+    return Built(prepared, one.plan, engine, report)
 
 
 def _judged(one: Ready, engine: Report | None = None) -> Candidate:
@@ -243,7 +246,7 @@ def _packed(request: Request, chosen: Built, choice: Choice, run: Run) -> Result
 
 def _carried(request: Request, able: Sequence[Ready], known: Mapping[Precision, Candidate], run: Run) -> Result:
     """A prepared artifact that carries everything that may still be taken."""
-    first, *others = (one.prepared for one in able)
+    first, *others = (carrying(run, one.prepared, one.plan) for one in able)
     pending = Choice(None, "not made yet: it takes the GPU that the engine is for", _ordered(known))
     choice = pending if others else pick(_ordered(known))
     prepared = replace(first, choice=choice, candidates=tuple(others))

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from aot import origins
 from aot.backends import NAMES
@@ -22,7 +22,10 @@ from aot.toolchain import Machine
 
 if TYPE_CHECKING:
     from aot.arrays import Arrays
+    from aot.plugins.compiling import Compiled
     from aot.timing_cache import TimingCaches
+
+Launching = Literal["python", "ahead"]
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,22 @@ class Backend(ABC):
                 where=found[0].where or str(graph),
                 fix=found[0].fix,
             )
+
+    def launches(self, version: str | None) -> Launching | None:
+        """How an engine of that version launches kernels of plugins, None where it launches none.
+
+        version None: of one that is not known yet. With `python` the process that runs the engine launches them; with
+        `ahead` the engine does it by itself.
+        """
+        return None
+
+    def with_kernels(self, graph: Path, kernels: Mapping[str, Sequence[Compiled]], folder: Path) -> Path:
+        """Write the graph as the backend builds it below `folder`, kernels in the place of nodes; return its path.
+
+        kernels: node name -> the kernels of one node, one for each way to run it, of which the builder takes the
+        fastest. Only where `launches` says that the installed version does.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def build(self, job: Job, plan: Path, caches: TimingCaches | None, progress: Progress) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from aot.stages.build import build_engine
 from aot.stages.calibrate import calibrate, uncalibrated
 from aot.stages.collect import collect
 from aot.stages.export import export
+from aot.stages.kernels import carrying
 from aot.stages.package import Result, package
 from aot.stages.program import capture
 from aot.stages.quantize import quantize
@@ -95,7 +96,11 @@ def finish(request: Request, prepared: Prepared, plan: Plan, run: Run, source: S
 
     `source` scores the engines with the model's own metric; a prepared artifact has travelled without it.
     """
-    engines = [build_engine(run, prepared.final, prepared.spec, plan, target) for target in plan.targets]
+    prepared = carrying(run, prepared, plan)
+    held = {one.target: one for one in prepared.kernels}
+    engines = [
+        build_engine(run, prepared.final, prepared.spec, plan, target, held.get(target)) for target in plan.targets
+    ]
     reports = [verify_engine(run, engine, prepared, plan, source) for engine in engines]
 
     return package(run, prepared, plan, engines, reports, request.output)

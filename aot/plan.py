@@ -40,6 +40,7 @@ class Plan:
     """Every decision of a build. profiles: one mapping from Dim name to (min, opt, max) per optimization profile.
 
     backend None and targets empty: nothing here can build an engine, so the result is a prepared artifact.
+    meant: where nothing is built, the targets that kernels of plugins are compiled for all the same.
     project: the folder whose `plugins/` are looked up first; it belongs to this machine, so it is not kept.
     """
 
@@ -54,6 +55,7 @@ class Plan:
     route: Route = "onnx"
     project: Path | None = None
     surgery: Surgery = field(default_factory=Surgery)
+    meant: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; `from_json` restores an equal plan, without its project."""
@@ -114,6 +116,7 @@ class Choices:
     backend: str | None
     targets: tuple[str, ...]
     project: Path
+    meant: tuple[str, ...] = ()
 
 
 def choose(request: Request, project: Path) -> Choices:
@@ -130,7 +133,20 @@ def choose(request: Request, project: Path) -> Choices:
         build=_builds(request),
         route=request.route or "onnx",
     )
-    return replace(read, backend=backend, targets=targets)
+    named = request.targets or read.file.targets
+    meant = () if targets else _meant(request.backend or read.file.backend, named, toolchain.machine())
+    return replace(read, backend=backend, targets=targets, meant=meant)
+
+
+def _meant(backend: str | None, named: tuple[str, ...], machine: Machine) -> tuple[str, ...]:
+    """The targets that an artifact without engines is for: those named, else this machine's GPU; none for a backend
+    that launches no kernels."""
+    from aot import backend as backends
+
+    if backends.get(backend or "tensorrt").launches(None) is None:
+        return ()
+    own = (machine.gpu.target,) if machine.gpu is not None else ()
+    return tuple(dict.fromkeys(target_of(name, machine) for name in named if name != CPU)) or own
 
 
 def settings(request: Request, project: Path) -> Choices:
@@ -168,6 +184,7 @@ def decide(request: Request, choices: Choices, spec: ModelSpec) -> Plan:
         route=request.route or "onnx",
         project=choices.project,
         surgery=request.surgery,
+        meant=choices.meant,
     )
 
 

@@ -14,10 +14,12 @@ from aot.store import Entry
 if TYPE_CHECKING:
     from aot.arrays import Arrays
     from aot.config import Recipe
+    from aot.plugins.compiling import Compiled
     from aot.statistics import Statistics
 
 MODEL = "model.onnx"
 PROGRAM = "program.pt2"
+KERNELS = "kernels.json"
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,33 @@ class Program(QuantizedGraph):
     def model(self) -> Path:
         """The saved program."""
         return self.path / PROGRAM
+
+
+@dataclass(frozen=True)
+class Kernels(Record):
+    """Kernels of plugins for one target, `kernels.json`.
+
+    facts: target, triton (the version that compiled them), kernels ([{plugin, nodes (names), source (SHA-256 of the
+    plugin's file), digests (SHA-256 of the PTX, one a config)}]), left ([{op, plugin, nodes, why}]: nodes without one).
+    """
+
+    @property
+    def target(self) -> str:
+        """What they are compiled for."""
+        return str(self.facts["target"])
+
+    @property
+    def left(self) -> list[dict[str, Any]]:
+        """The nodes that have no kernel, and why."""
+        return list(self.facts["left"])
+
+    def by_node(self) -> dict[str, tuple[Compiled, ...]]:
+        """Node name -> its kernels, one for each way to run it. Raises PluginError for damaged code."""
+        from aot.plugins.compiling import Compiled
+
+        groups = json.loads((self.path / KERNELS).read_text())
+        made = [(group["nodes"], tuple(map(Compiled.from_json, group["kernels"]))) for group in groups]
+        return {node: kernels for nodes, kernels in made for node in nodes}
 
 
 @dataclass(frozen=True)

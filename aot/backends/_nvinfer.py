@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from aot import profile as shapes_of
 from aot import toolchain
 from aot.backend import Backend, Job, Session, Unsupported
-from aot.backends import _graph
+from aot.backends import _graph, _plugin_v3
 from aot.backends._build import last_lines, make_log, make_monitor, supervised, useful
 from aot.backends._refusals import Said, reason, refusals
 from aot.declaration import ModelSpec
@@ -130,6 +130,7 @@ class Nvinfer(Backend):
         for message in useful(log.warnings):
             progress.warn(f"{self.title}: {message}")
         if serialized is None:
+            _plugin_v3.raise_kept()
             self._refused(job, log.errors)
         with plan.open("wb") as file:
             file.write(memoryview(serialized))
@@ -164,6 +165,7 @@ class Nvinfer(Backend):
         network = builder.create_network(_typed(trt))
         parser = trt.OnnxParser(network, log)
         if not parser.parse_from_file(str(graph)):
+            _plugin_v3.raise_kept()
             said = parser.get_error(0).desc() if parser.num_errors else last_lines(log.errors) or "it gives no reason"
             raise GraphError(f"{self.title} cannot read the graph: {said}", where=str(graph))
         return network, parser

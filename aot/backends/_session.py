@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot import profile as shapes_of
 from aot.backend import Session
+from aot.backends import _plugin_v3
 from aot.backends._build import last_lines
 from aot.declaration import ModelSpec
 from aot.errors import EngineError
@@ -37,6 +38,7 @@ def open_engine(
     trt, log = backend.start()
     engine = trt.Runtime(log).deserialize_cuda_engine(plan.read_bytes())
     if engine is None:
+        _plugin_v3.raise_kept()
         raise EngineError(
             f"{backend.title} {backend.version()} on {_here(machine)} cannot load the engine, "
             f"built by {facts.get('version', 'an unknown version')} for {facts.get('target', 'an unknown GPU')}: "
@@ -111,6 +113,7 @@ class EngineSession(Session):
             with torchless():
                 got = self._runner.infer(raw, check_inputs=False, return_raw_buffers=True)
         except PolygraphyException as error:
+            _plugin_v3.raise_kept()
             raise EngineError(f"the engine does not run: {' '.join(str(error).split())}") from error
         return {name: self._array(name, found) for name, found in got.items()}
 
@@ -123,6 +126,7 @@ class EngineSession(Session):
             started = time.perf_counter()
             for _ in range(times):
                 if not context.execute_async_v3(stream.ptr):
+                    _plugin_v3.raise_kept()
                     raise EngineError("the engine does not run")
             stream.synchronize()
             return time.perf_counter() - started

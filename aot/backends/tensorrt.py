@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aot import toolchain
+from aot.backend import Launching
+from aot.backends import _plugin_v3
 from aot.backends._nvinfer import Nvinfer
 from aot.config import Precision
 from aot.errors import TargetError
 from aot.targets import CPU, check_precision
 from aot.toolchain import Machine
 
+if TYPE_CHECKING:
+    from aot.plugins.compiling import Compiled
+
 OLDEST = (10, 6)
+AHEAD_OF_TIME = (10, 9)
+"""The first TensorRT whose engines hold kernels of plugins and launch them without Python."""
 _DISTRIBUTIONS = ("tensorrt", *(f"tensorrt-cu{cuda}{part}" for cuda in (13, 12) for part in ("", "-bindings")))
 _ELSEWHERE = "--until graph here and aot build on the prepared artifact there, or --backend tensorrt_rtx"
+
+
+def release(version: str) -> tuple[int, ...]:
+    """(major, minor) of a version."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 class TensorRt(Nvinfer):
@@ -53,7 +66,7 @@ class TensorRt(Nvinfer):
             raise TargetError(
                 "TensorRT is not installed", where=where, fix="pip install tensorrt, or --backend tensorrt_rtx"
             )
-        if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
+        if release(version) < OLDEST:
             raise TargetError(
                 f"TensorRT {version} is too old", where=where, fix=f"install {'.'.join(map(str, OLDEST))} or later"
             )
@@ -70,10 +83,25 @@ class TensorRt(Nvinfer):
         return bool(self.targets(toolchain.machine()))
 
     def start(self) -> tuple[ModuleType, Any]:
-        """Also registers the vendor's own plugins, which its parser uses for ops such as RoiAlign."""
+        """Also registers plugins: the vendor's own, which its parser uses for ops such as RoiAlign, and ours."""
         trt, log = super().start()
         trt.init_libnvinfer_plugins(log, "")
+        if self.launches(self.version()) == "python":
+            _plugin_v3.register(trt)
         return trt, log
+
+    def launches(self, version: str | None) -> Launching | None:
+        """See Backend.launches."""
+        return "python" if version is not None and release(version) < AHEAD_OF_TIME else "ahead"
+
+    def with_kernels(self, graph: Path, kernels: Mapping[str, Sequence[Compiled]], folder: Path) -> Path:
+        """See Backend.with_kernels."""
+        trt, _ = self.start()
+        if self.launches(self.version()) == "python":
+            return _plugin_v3.prepare(trt, graph, kernels, folder)
+        from aot.backends import _quick_plugin
+
+        return _quick_plugin.prepare(trt, graph, kernels, folder)
 
     def aim(self, trt: ModuleType, config: Any, target: str) -> None:
         """Nothing to say: the builder takes the GPU it runs on."""

@@ -15,7 +15,7 @@ from typing import Any
 from aot.errors import AotError, PluginError
 from aot.plugins import ptx
 from aot.plugins.loading import OPTIONS, Plugin, load
-from aot.plugins.sizes import tree_of, varying
+from aot.plugins.sizes import Varies, tree_of, varying
 
 _TRITON = {
     "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8e4nv", "int8": "i8", "uint8": "u8",
@@ -29,15 +29,20 @@ def main(question: Path, answers: Path) -> None:
     with answers.open("w") as file:
         for job in asked["jobs"]:
             try:
-                answer = _compiled(load(Path(asked["file"])), job)
+                answer = _answer(load(Path(asked["file"])), job)
             except AotError as error:
-                answer = {"error": {"what": error.what, "where": error.where, "fix": error.fix}}
+                said = {"what": error.what, "where": error.where, "fix": error.fix}
+                answer = {"error": said, "varies": isinstance(error, Varies)}
             file.write(json.dumps(answer) + "\n")
             file.flush()
 
 
-def _compiled(plugin: Plugin, job: Mapping[str, Any]) -> dict[str, Any]:
-    config = plugin.configs[job["config"]]
+def _answer(plugin: Plugin, job: Mapping[str, Any]) -> dict[str, Any]:
+    configs = plugin.configs if job["config"] is None else [plugin.configs[job["config"]]]
+    return {"kernels": [_compiled(plugin, job, config) for config in configs]}
+
+
+def _compiled(plugin: Plugin, job: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     shapes = {
         name: tuple(varying(name, axis) if size is None else size for axis, size in enumerate(shape))
         for name, shape in job["shapes"].items()

@@ -15,29 +15,30 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from aot import toolchain
 from aot.errors import PluginError, TargetError
 from aot.plugins import ptx
 from aot.plugins.header import REST, Header
-from aot.plugins.sizes import evaluate
+from aot.plugins.sizes import Varies, evaluate
 
+E = TypeVar("E", bound=PluginError)
 TARGETS = tuple(f"sm{capability}" for capability in ptx.ISA)
 
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel to compile.
+    """One kernel to compile, or the same one in every way to run it.
 
-    shapes: of the inputs, None for a size that varies. dtypes: of the inputs. config: an index into CONFIGS.
+    shapes: of the inputs, None for a size that varies. dtypes: of the inputs. config: of CONFIGS, None for each.
     """
 
     target: str
     shapes: Mapping[str, Sequence[int | None]]
     dtypes: tuple[str, ...]
     attributes: Mapping[str, Any]
-    config: int = 0
+    config: int | None = 0
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,19 @@ def compile_all(header: Header, wanted: Sequence[Job]) -> list[Compiled]:
     Raises PluginError, naming the file and the job: for what TensorRT could not launch, with the reason, and for what
     Triton does not compile. TargetError where triton is missing, or does not know the target.
     """
+    made = []
+    for kernels in compile_each(header, wanted):
+        if isinstance(kernels, Varies):
+            raise kernels
+        made += kernels
+    return made
+
+
+def compile_each(header: Header, wanted: Sequence[Job]) -> list[tuple[Compiled, ...] | Varies]:
+    """The kernels of every job, by CONFIGS; the error in their place where a size must be fixed and varies.
+
+    Raises what `compile_all` does for anything else.
+    """
     for job in wanted:
         if job.target not in TARGETS:
             raise TargetError(
@@ -138,16 +152,20 @@ def compile_all(header: Header, wanted: Sequence[Job]) -> list[Compiled]:
         command = [sys.executable, "-m", "aot.plugins._compiler", str(question), str(answers)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         lines = answers.read_text().splitlines() if answers.is_file() else []
-    found = [json.loads(line) for line in lines]
-    for place_of, answer in enumerate(found):
-        if "error" in answer:
-            raise _failed(header, wanted[place_of], **answer["error"])
+    found: list[tuple[Compiled, ...] | Varies] = []
+    for job, answer in zip(wanted, map(json.loads, lines), strict=False):
+        if "kernels" in answer:
+            found.append(tuple(map(Compiled.from_json, answer["kernels"])))
+        elif answer["varies"]:
+            found.append(_failed(Varies, header, job, **answer["error"]))
+        else:
+            raise _failed(PluginError, header, job, **answer["error"])
     if len(found) < len(wanted):
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise _failed(header, wanted[len(found)], f"the compiler ended: {said}", None, None)
-    return [Compiled.from_json(answer) for answer in found]
+        raise _failed(PluginError, header, wanted[len(found)], f"the compiler ended: {said}", None, None)
+    return found
 
 
-def _failed(header: Header, job: Job, what: str, where: str | None, fix: str | None) -> PluginError:
+def _failed(kind: type[E], header: Header, job: Job, what: str, where: str | None, fix: str | None) -> E:
     said = f"for {job.target}, {' '.join(job.dtypes)}: {what.removeprefix(f'plugin {header.name}: ')}"
-    return PluginError(f"plugin {header.name} {said}", where=where or header.at("kernel"), fix=fix)
+    return kind(f"plugin {header.name} {said}", where=where or header.at("kernel"), fix=fix)

@@ -1,13 +1,31 @@
-"""The functions of plugins in the place of their nodes, for a backend that launches no kernels of ours."""
+"""What a backend gets in the place of plugins' nodes: calls of their kernels, or the bodies of their functions."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from aot.records import MODEL
+
+if TYPE_CHECKING:
+    from aot.backend import Backend
+    from aot.plugins.compiling import Compiled
+
+
+@contextmanager
+def launched(graph: Path, backend: Backend, kernels: Mapping[str, Sequence[Compiled]], folder: Path) -> Iterator[Path]:
+    """The graph as a file, nodes with kernels in the form in which the backend calls those.
+
+    It is the file itself where there are none; else one below `folder` that is gone afterwards.
+    """
+    if not kernels:
+        yield graph
+        return
+    with TemporaryDirectory(dir=folder) as place:
+        yield backend.with_kernels(graph, kernels, Path(place))
 
 
 @contextmanager

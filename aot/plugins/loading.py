@@ -18,7 +18,7 @@ from aot import content
 from aot.errors import AotError, PluginError
 from aot.plugin import Launch, Named, Size
 from aot.plugins.header import REST, Header, read
-from aot.plugins.sizes import tree_of
+from aot.plugins.sizes import Varies, tree_of
 
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
 """What of a config is the compiler's; the rest is for `launch`."""
@@ -82,10 +82,10 @@ class Plugin(Header):
                 raise self.error(f"launch gives the {kind} {given_names}; the kernel takes {wanted_names}", "launch")
         for name, value in made.constants.items():
             if isinstance(value, Size):
-                raise self.error(
-                    f"launch gives '{name}', a constant, as {value!r}, which varies",
-                    "launch",
-                    "make it a scalar, or take fixed(size)",
+                raise Varies(
+                    f"plugin {self.name}: launch gives '{name}', a constant, as {value!r}, which varies",
+                    where=self.at("launch"),
+                    fix="make it a scalar, or take fixed(size)",
                 )
         return Launch((*made.grid, 1, 1)[:3], made.constants, {name: made.scalars[name] for name in self.scalars})
 
@@ -249,7 +249,8 @@ def user_code(file: Path, doing: str, where: str) -> Iterator[None]:
     except AotError as error:
         if error.where is not None:
             raise
-        raise PluginError(f"{doing}: {error.what}", where=_line(file, error) or where, fix=error.fix) from error
+        kind = Varies if isinstance(error, Varies) else PluginError
+        raise kind(f"{doing}: {error.what}", where=_line(file, error) or where, fix=error.fix) from error
     except ModuleNotFoundError as error:
         fix = "pip install 'aot-engine[plugins]'" if error.name == "triton" else f"install {error.name}"
         raise PluginError(f"{doing}: {error.msg}", where=_line(file, error) or where, fix=fix) from error

@@ -17,6 +17,9 @@ ISA = {80: 81, 86: 81, 87: 81, 89: 81, 90: 81, 100: 86, 103: 88, 120: 87, 121: 8
 """Compute capability -> the PTX ISA to write, 81 for 8.1, unless a kernel needs a later one: the least that has its
 common instructions (FP8 conversions came with 8.1, sm_100 with 8.6), so that older drivers read it, from CUDA 12.1 on
 for 8.1. PTX ISA, release notes."""
+SHARED = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
+"""Compute capability -> KiB of shared memory that a program can have at most. CUDA C++ Programming Guide, technical
+specifications by compute capability."""
 HIDDEN = 2
 """Pointers that Triton adds: to global and to profiling scratch memory."""
 _ENTRY = re.compile(r"(?P<head>\.visible \.entry (?P<name>[\w$]+)\()(?P<parameters>.*?)(?P<tail>\n?\))", re.S)

@@ -23,6 +23,10 @@ OPERATIONS: dict[str, Callable[[int, int], int]] = {
 }
 
 
+class Varies(PluginError):
+    """A size that has to be fixed varies: no fault of the plugin, and nothing where its function takes its place."""
+
+
 class Size:
     """An integer that is known when the engine runs. It adds, subtracts, multiplies and divides (//), nothing else."""
 
@@ -56,7 +60,7 @@ class Size:
         return _joined("//", other, self)
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise PluginError(
+        raise Varies(
             f"{describe(self.tree)} varies, so nothing can be decided by it before the engine runs",
             fix="compute with + - * // and ceil_div alone, or let the kernel decide; fixed(size) asks for a fixed one",
         )
@@ -98,6 +102,14 @@ def evaluate(tree: Any, sizes: Mapping[str, Sequence[int]]) -> int:
     return OPERATIONS[op](evaluate(left, sizes), evaluate(right, sizes))
 
 
+def read(tree: Any) -> set[tuple[str, int]]:
+    """(input, axis) of every size that an expression reads."""
+    if isinstance(tree, int):
+        return set()
+    op, left, right = tree
+    return {(left, right)} if op == "size" else read(left) | read(right)
+
+
 def describe(tree: Any) -> str:
     """For people: `x[0] * ceil(x[1], 4)`."""
     if isinstance(tree, int):
@@ -118,7 +130,7 @@ def ceil_div(a: Any, b: Any) -> Any:
 def fixed(size: Any, what: str = "a size that the kernel takes as a constant") -> int:
     """The size as an integer. Raises PluginError for one that varies."""
     if isinstance(size, Size):
-        raise PluginError(
+        raise Varies(
             f"{what} must be fixed, and {describe(size.tree)} varies",
             fix="give that axis a number in place of a Dim; `aot plugin compile` takes it as --size NAME=N",
         )

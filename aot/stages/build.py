@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from aot.declaration import ModelSpec
 from aot.errors import GraphError
 from aot.form import form_for, formed
 from aot.plan import Plan
-from aot.plugins.expanding import expanded
+from aot.plugins.expanding import expanded, launched
 from aot.profile import as_json
-from aot.records import Engine, QuantizedGraph
+from aot.records import Engine, Kernels, QuantizedGraph
 from aot.run import Run
+from aot.stages.kernels import custom_ops
 from aot.stages.program import convert
 from aot.store import sha256
 from aot.timing_cache import TimingCaches
@@ -26,10 +28,14 @@ from aot.timing_cache import TimingCaches
 _VENDOR_DOMAINS = {"onnxruntime": ("com.microsoft", "com.microsoft.nchwc"), "tensorrt": ("TRT",), "tensorrt_rtx": ()}
 
 
-def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, target: str) -> Engine:
+def build_engine(
+    run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, target: str, kernels: Kernels | None = None
+) -> Engine:
     """Build the engine for one target. facts: see records.Engine, and timing_cache, plugins (name -> SHA-256),
-    attention_operators (how many nodes the form made of attention), expanded (plugins whose functions took their
-    place).
+    attention_operators (how many nodes the form made of attention), expanded (ops whose functions took their place),
+    kernels (those that it launches: see records.Kernels, with target and needs_python).
+
+    kernels: of the graph's plugins, for this target and a backend that launches them.
 
     Raises GraphError for a node that the backend does not take, before the long work; EngineError where the
     vendor's builder refuses after all.
@@ -39,8 +45,9 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
     machine = toolchain.machine()
     through_onnx = plan.route == routes.ONNX
     plugins = _plugins(run, final, plan, backend.name) if through_onnx else {}
-    functions = _expanded(run, final, backend.name) if through_onnx else []
-    if functions:
+    launching = backend.launches(backend.version())
+    functions = _expanded(run, final, backend.name, kernels) if through_onnx else []
+    if functions and launching is None:
         run.progress.warn(
             f"{backend.title} launches no kernels of plugins yet: "
             + "; ".join(f"{name} became the ops of its reference" for name in functions)
@@ -55,7 +62,8 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
         if through_onnx:
             caches = TimingCaches(run.store) if plan.engine.timing_cache else None
             with (
-                expanded(final.model, functions, folder) as plain,
+                launched(final.model, backend, kernels.by_node() if kernels else {}, folder) as called,
+                expanded(called, functions, folder) as plain,
                 formed(plain, form, folder) as (graph, operators),
             ):
                 backend.check_graph(graph)
@@ -73,6 +81,7 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
             "sha256": sha256(file),
             "plugins": plugins,
             **({"expanded": functions} if functions else {}),
+            **({"kernels": _launched(kernels, launching == "python")} if kernels else {}),
             **facts,
         }
 
@@ -92,7 +101,7 @@ def build_engine(run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, t
             "plugins": plugins,
             "timed": timed,
         },
-        inputs=[final],
+        inputs=[final] if kernels is None else [final, kernels],
         tools=() if through_onnx else ("torch", routes.TORCH_TENSORRT),
         label=f"build {target}",
     )
@@ -105,7 +114,7 @@ def _plugins(run: Run, final: QuantizedGraph, plan: Plan, backend: str) -> dict[
     """
     files = content.names("plugins", plan.project)
     digests: dict[str, str] = {}
-    for op in _custom_ops(run, final):
+    for op in custom_ops(run, final):
         file = files.get(op["op_type"])
         if file is not None:
             digests[op["op_type"]] = sha256(file)
@@ -118,34 +127,17 @@ def _plugins(run: Run, final: QuantizedGraph, plan: Plan, backend: str) -> dict[
     return digests
 
 
-def _expanded(run: Run, final: QuantizedGraph, backend: str) -> list[str]:
-    """The ops whose functions take their place: all that have one, but on onnxruntime, which runs functions itself."""
+def _expanded(run: Run, final: QuantizedGraph, backend: str, kernels: Kernels | None) -> list[str]:
+    """The ops with nodes whose functions take their place: all that have one and no kernel, but on onnxruntime, which
+    runs functions itself."""
     if backend == "onnxruntime":
         return []
-    return sorted(op["op_type"] for op in _custom_ops(run, final) if op["function"])
+    served: Counter[str] = Counter()
+    for one in kernels.facts["kernels"] if kernels is not None else ():
+        served[one["plugin"]] += len(one["nodes"])
+    ops = [op for op in custom_ops(run, final) if op["function"]]
+    return sorted(op["op_type"] for op in ops if op["nodes"] > served[f"{op['domain']}::{op['op_type']}"])
 
 
-def _custom_ops(run: Run, final: QuantizedGraph) -> list[dict[str, Any]]:
-    """Every op outside the ONNX domains: {domain, op_type, function (model-local?), where}, each once.
-
-    Remembered by the graph's key, so that an unchanged rebuild reads no graph.
-    """
-    known = run.store.recall("custom-ops", final.key)
-    if known is not None:
-        return list(known["ops"])
-    from aot.backends import _graph
-
-    model = _graph.load_structure(final.model)
-    functions = {(function.domain, function.name) for function in model.functions}
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for node in _graph.nodes(model.graph):
-        op = (node.domain, node.op_type)
-        if node.domain not in _graph.ONNX_DOMAINS and op not in found:
-            found[op] = {
-                "domain": node.domain,
-                "op_type": node.op_type,
-                "function": op in functions,
-                "where": _graph.describe(node),
-            }
-    run.store.remember("custom-ops", final.key, {"ops": list(found.values())})
-    return list(found.values())
+def _launched(kernels: Kernels, python: bool) -> list[dict[str, Any]]:
+    return [{**one, "target": kernels.target, "needs_python": python} for one in kernels.facts["kernels"]]

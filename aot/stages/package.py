@@ -166,10 +166,10 @@ def _identity(prepared: Prepared, plan: Plan, built: Sequence[tuple[Engine, Repo
             "spec": prepared.spec.to_json(),
             "plan": plan.to_json(),
             "nodes": prepared.exported_nodes,
-            "records": {name: record.key for name, record in _records(prepared).items()},
+            "records": {name: record.key for name, record in _files_of(prepared).items()},
             "choice": None if prepared.choice is None else prepared.choice.to_json(),
             "candidates": [
-                [one.plan.to_json(), *(record.key for record in _records(one).values())] for one in prepared.candidates
+                [one.plan.to_json(), *(record.key for record in _files_of(one).values())] for one in prepared.candidates
             ],
             "engines": [[engine.key, engine.facts["sha256"], report.key] for engine, report in built],
         }
@@ -184,6 +184,11 @@ def _records(prepared: Prepared) -> dict[str, Record]:
         "checked": prepared.checked,
     }
     return records if prepared.search is None else records | {"search": prepared.search}
+
+
+def _files_of(prepared: Prepared) -> dict[str, Record]:
+    """Every record by the folder that holds its files, kernels too."""
+    return {**_records(prepared), **{f"kernels/{one.target}": one for one in prepared.kernels}}
 
 
 def _own_records(candidate: Prepared) -> dict[str, Record]:
@@ -216,9 +221,10 @@ def _contents(
     from aot.report.html import render
     from aot.report.io import describe_io
 
-    copies = _files(_records(prepared))
+    copies = _files(_files_of(prepared))
     for one in prepared.candidates:
-        copies |= _files(_own_records(one), f"candidates/{one.plan.precision}/")
+        own = {name: record for name, record in _files_of(one).items() if name != "references"}
+        copies |= _files(own, f"candidates/{one.plan.precision}/")
     texts: dict[str, str] = {}
     parts: list[EnginePart] = []
     details: dict[str, Any] = {}
@@ -258,10 +264,13 @@ def _contents(
         exported_nodes=prepared.exported_nodes,
         io=io,
         records=Records(**{name: _part(record) for name, record in _records(prepared).items()}),
+        kernels=[_part(one) for one in prepared.kernels],
         choice=None if prepared.choice is None else prepared.choice.to_json(),
         candidates=[
             CandidatePart(
-                plan=one.plan.to_json(), **{name: _part(record) for name, record in _own_records(one).items()}
+                plan=one.plan.to_json(),
+                kernels=[_part(found) for found in one.kernels],
+                **{name: _part(record) for name, record in _own_records(one).items()},
             )
             for one in prepared.candidates
         ],

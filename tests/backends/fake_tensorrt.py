@@ -17,7 +17,9 @@ import onnx
 import pytest
 
 from aot import toolchain
+from aot.backends import _plugin_v3
 from aot.toolchain import Gpu, Machine
+from tests.backends import fake_plugins
 
 H200 = Machine(Gpu("NVIDIA H200", "sm90", 141 << 30), "580.65.06", "a CPU")
 
@@ -109,6 +111,7 @@ class Network:
     flags: int
     inputs: list[Any] = field(default_factory=list)
     nodes: list[str] = field(default_factory=list)
+    plugins: list[fake_plugins.Layer] = field(default_factory=list)
 
     @property
     def num_inputs(self) -> int:
@@ -142,6 +145,9 @@ class OnnxParser:
             self.network.inputs.append(SimpleNamespace(name=value.name, shape=shape, is_shape_tensor=value.name in fed))
         for index, node in enumerate(graph.node):
             self.network.nodes.append(node.name)
+            layer = fake_plugins.parsed(MODULE.get_plugin_registry(), node)
+            if layer is not None:
+                self.network.plugins.append(layer)
             if node.op_type == "Det":  # the real one ends at the first refusal as well
                 said = {"node": index, "node_operator": node.op_type, "node_name": node.name, "desc": "false"}
                 self.errors.append(SimpleNamespace(**{key: (lambda v=v: v) for key, v in said.items()}))
@@ -202,6 +208,8 @@ def install(monkeypatch: pytest.MonkeyPatch, version: str = "10.6.0", machine: M
     MODULE.builders, MODULE.says = [], []
     for kind in (ILogger, IProgressMonitor, OnnxParser, Builder, Runtime):
         setattr(MODULE, kind.__name__, kind)
+    fake_plugins.install(MODULE)
+    _plugin_v3.register.cache_clear()
     MODULE.init_libnvinfer_plugins = lambda log, namespace: True
     MODULE.MemoryPoolType = SimpleNamespace(WORKSPACE="workspace")
     # FP16, INT8 and FP8 are gone from 11; whoever asks for them gets an AttributeError.

@@ -1,0 +1,266 @@
+"""Kernels of plugins in engines of TensorRT 10.6 to 10.8: an IPluginV3 in Python that launches PTX through the driver.
+
+One plugin type serves every op. What it launches is in its only field, so that an engine holds its kernels, and needs
+where it runs Python, cuda-bindings and `register`. Each config of a kernel is a tactic that TensorRT times. A call
+costs the microseconds that Python takes, which a CUDA graph of the engine leaves out.
+
+TensorRT keeps pointers to what it is given: fields, their names and their data are held here for as long. And no
+exception travels through its C++: what a callback raises is kept, and raised by `raise_kept` once TensorRT has failed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from aot.errors import AotError, EngineError
+from aot.plugins.compiling import Compiled
+from aot.plugins.sizes import read
+from aot.records import MODEL
+from aot.runtime.driver import Kernel
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+NAMESPACE, TYPE, VERSION, FIELD = "aot", "Kernel", "1", "kernels"
+_TYPES = {
+    "float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16", "float8_e4m3fn": "FP8", "int8": "INT8", "uint8": "UINT8",
+    "int32": "INT32", "int64": "INT64", "bool": "BOOL",
+}  # fmt: skip
+"""A dtype as TensorRT's DataType names it."""
+_OPERATIONS = {
+    "+": "SUM", "-": "SUB", "*": "PROD", "//": "FLOOR_DIV", "ceil": "CEIL_DIV", "max": "MAX", "min": "MIN",
+}  # fmt: skip
+"""An operation on sizes as TensorRT's DimensionOperation names it."""
+_kept: list[BaseException] = []
+
+
+def prepare(trt: ModuleType, graph: Path, kernels: Mapping[str, Sequence[Compiled]], folder: Path) -> Path:
+    """Register the plugin and write the graph that calls it below `folder`; return its path.
+
+    kernels: node name -> the kernels of one node, one for each way to run it. Nodes without kernels stay as they are;
+    the others keep their names, inputs, outputs and origins.
+    """
+    import onnx_ir as ir
+    from onnx_ir.passes import common
+
+    register(trt)
+    model = ir.load(graph)
+    for node in model.graph.all_nodes():
+        given = kernels.get(node.name or "")
+        if given:
+            _call(node, Launcher(str(node.name), tuple(given)).to_field())
+    model.opset_imports[NAMESPACE] = 1
+    common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    path = folder / MODEL
+    ir.save(model, path, external_data=f"{MODEL}.data")
+    return path
+
+
+def _call(node: ir.Node, field: str) -> None:
+    """Make the node one that the parser takes for the plugin."""
+    import onnx_ir as ir
+
+    node.domain, node.op_type, node.overload = NAMESPACE, TYPE, ""
+    node.attributes.clear()
+    values = {FIELD: field, "plugin_namespace": NAMESPACE, "plugin_version": VERSION}
+    for name, value in values.items():
+        node.attributes[name] = ir.AttrString(name, value)
+
+
+@cache
+def register(trt: ModuleType) -> None:
+    """Make the plugin known to TensorRT in this process, for building engines with it and for loading them.
+
+    Raises EngineError where TensorRT does not take it.
+    """
+    if not trt.get_plugin_registry().register_creator(_creator(trt), NAMESPACE):
+        raise EngineError(f"TensorRT does not take the plugin {NAMESPACE}::{TYPE}")
+
+
+def raise_kept() -> None:
+    """Raise the first error that callbacks of the plugin kept, if any, and forget the others."""
+    kept, _kept[:] = _kept[:], []
+    if kept:
+        raise kept[0]
+
+
+@contextmanager
+def _keeping(node: str, plugin: str) -> Iterator[None]:
+    """Keep what is raised, which then travels on: TensorRT sees that the call failed."""
+    try:
+        yield
+    except AotError as error:
+        _kept.append(EngineError(error.what, where=f"node '{node}' ({plugin})", fix=error.fix))
+        raise
+    except BaseException as error:
+        _kept.append(error)
+        raise
+
+
+class Launcher:
+    """The kernels of one node, and how the chosen one is launched. One execution context has one.
+
+    Raises EngineError for what the driver refuses.
+    """
+
+    def __init__(self, node: str, kernels: Sequence[Compiled]) -> None:
+        self.node, self.kernels = node, tuple(kernels)
+        self._compiled: Compiled | None = None
+        self._kernel: Kernel | None = None
+        self._reads: list[tuple[int, int]] = []
+        self._sizes: tuple[int, ...] | None = None
+        self._launch: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
+    @property
+    def one(self) -> Compiled:
+        """Any of the kernels: dtypes and outputs are those of the node."""
+        return self.kernels[0]
+
+    @property
+    def digest(self) -> str:
+        """The same for the same kernels in the same order, 16 digits of each."""
+        return " ".join(kernel.digest[:16] for kernel in self.kernels)
+
+    def to_field(self) -> str:
+        """As text, for an engine to hold; `from_field` is the inverse."""
+        return json.dumps({"node": self.node, "kernels": [kernel.to_json() for kernel in self.kernels]})
+
+    @classmethod
+    def from_field(cls, data: bytes) -> Launcher:
+        """From what TensorRT gives back: the parser ends strings with NUL. Raises PluginError for damaged code."""
+        found = json.loads(data.rstrip(b"\0"))
+        return cls(found["node"], tuple(map(Compiled.from_json, found["kernels"])))
+
+    def choose(self, tactic: int) -> None:
+        """Load the kernel of a tactic, counted from 1: 0 is TensorRT's word for a plugin without tactics."""
+        compiled = self.kernels[max(tactic - 1, 0)]
+        if compiled is self._compiled:
+            return
+        self._compiled, self._sizes = compiled, None
+        self._kernel = Kernel.load(compiled.code, compiled.entry, compiled.shared)
+        trees = (*compiled.grid, *compiled.scalars.values())
+        reads = sorted(set().union(*map(read, trees)))
+        self._reads = [(compiled.inputs.index(name), axis) for name, axis in reads]
+
+    def launch(self, given: Sequence[Any], inputs: Sequence[int], outputs: Sequence[int], stream: int) -> None:
+        """Enqueue the kernel. given: the inputs' descriptions; inputs, outputs: addresses."""
+        if self._compiled is None or self._kernel is None:
+            self.choose(1)
+        assert self._compiled is not None
+        assert self._kernel is not None
+        sizes = tuple([given[index].dims[axis] for index, axis in self._reads])
+        if sizes != self._sizes:  # as a rule the same as in the call before
+            self._launch = self._compiled.launched([tuple(one.dims) for one in given])
+            self._sizes = sizes
+        grid, scalars = self._launch
+        self._kernel.launch(grid, self._compiled.threads, (*inputs, *scalars, *outputs), stream)  # type: ignore[arg-type]
+
+
+def expression(trt: ModuleType, tree: Any, sizes: Mapping[str, Any], builder: Any) -> Any:
+    """An expression of sizes as TensorRT's IDimensionExpr. sizes: the inputs' DimsExprs by name."""
+    if isinstance(tree, int):
+        return builder.constant(tree)
+    op, left, right = tree
+    if op == "size":
+        return sizes[left][right]
+    operation = getattr(trt.DimensionOperation, _OPERATIONS[op])
+    return builder.operation(operation, *(expression(trt, one, sizes, builder) for one in (left, right)))
+
+
+def _creator(trt: ModuleType) -> Any:
+    """The creator; its classes exist only once TensorRT is imported."""
+
+    def field(data: bytes) -> tuple[Any, Any]:
+        """A collection of the one field, and what it points to."""
+        import numpy as np
+
+        array = np.frombuffer(data, np.int8)
+        one = trt.PluginField(FIELD, array, trt.PluginFieldType.CHAR)
+        return trt.PluginFieldCollection([one]), (one, array)
+
+    class Plugin(  # type: ignore[misc]
+        trt.IPluginV3,  # type: ignore[name-defined]
+        trt.IPluginV3OneCore,  # type: ignore[name-defined]
+        trt.IPluginV3OneBuild,  # type: ignore[name-defined]
+        trt.IPluginV3OneRuntime,  # type: ignore[name-defined]
+    ):
+        def __init__(self, launcher: Launcher) -> None:
+            for base in (trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
+                base.__init__(self)
+            self.plugin_name, self.plugin_version, self.plugin_namespace = TYPE, VERSION, NAMESPACE
+            self.num_outputs = len(launcher.one.outputs)
+            # What tactics were timed is kept under this, with dtypes and shapes.
+            self.timing_cache_id = f"{launcher.one.plugin} {launcher.digest}"
+            self.metadata_string = f"{launcher.one.plugin} {launcher.digest}"
+            self._launcher = launcher
+            self._types = [
+                getattr(trt.DataType, _TYPES[dtype]) for dtype in (*launcher.one.dtypes, *launcher.one.output_dtypes)
+            ]
+            self._fields: Any = None
+
+        def get_capability_interface(self, kind: Any) -> Any:
+            return self
+
+        def clone(self) -> Any:
+            return Plugin(Launcher(self._launcher.node, self._launcher.kernels))
+
+        def attach_to_context(self, context: Any) -> Any:
+            return self.clone()
+
+        def get_output_data_types(self, types: Any) -> Any:
+            return self._types[-self.num_outputs :]
+
+        def get_output_shapes(self, inputs: Any, shape_inputs: Any, builder: Any) -> Any:
+            with self._keeping():
+                one = self._launcher.one
+                sizes = dict(zip(one.inputs, inputs, strict=True))
+                return [
+                    trt.DimsExprs([expression(trt, tree, sizes, builder) for tree in shape]) for shape in one.outputs
+                ]
+
+        def supports_format_combination(self, position: int, tensors: Any, count: int) -> bool:
+            one = tensors[position].desc
+            return bool(one.format == trt.TensorFormat.LINEAR and one.type == self._types[position])
+
+        def configure_plugin(self, inputs: Any, outputs: Any) -> None:
+            """Nothing to do: sizes are read when the kernel is launched."""
+
+        def on_shape_change(self, inputs: Any, outputs: Any) -> None:
+            """Nothing to do either."""
+
+        def get_valid_tactics(self) -> list[int]:
+            return list(range(1, len(self._launcher.kernels) + 1))
+
+        def set_tactic(self, tactic: int) -> None:
+            with self._keeping():
+                self._launcher.choose(tactic)
+
+        def enqueue(self, given: Any, made: Any, inputs: Any, outputs: Any, workspace: int, stream: int) -> None:
+            with self._keeping():
+                self._launcher.launch(given, inputs, outputs, stream)
+
+        def get_fields_to_serialize(self) -> Any:
+            self._fields = field(self._launcher.to_field().encode())
+            return self._fields[0]
+
+        def _keeping(self) -> Any:
+            return _keeping(self._launcher.node, self._launcher.one.plugin)
+
+    class Creator(trt.IPluginCreatorV3One):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            trt.IPluginCreatorV3One.__init__(self)
+            self.name, self.plugin_version, self.plugin_namespace = TYPE, VERSION, NAMESPACE
+            self._fields = field(b"\0")
+            self.field_names = self._fields[0]
+
+        def create_plugin(self, name: str, fields: Any, phase: Any) -> Any:
+            with _keeping(name, f"{NAMESPACE}::{TYPE}"):
+                return Plugin(Launcher.from_field(fields[0].data.tobytes()))
+
+    return Creator()

@@ -1,0 +1,107 @@
+"""The nodes of plugins in a final graph, and what their kernels are compiled from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aot import origins
+from aot.errors import PluginError
+from aot.plugins.header import REST, Header
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+Shape = tuple[int | None, ...]
+DTYPES = {
+    "FLOAT": "float32", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "FLOAT8E4M3FN": "float8_e4m3fn", "INT8": "int8",
+    "UINT8": "uint8", "INT32": "int32", "INT64": "int64", "BOOL": "bool",
+}  # fmt: skip
+"""A dtype by ONNX's name for it -> as a plugin writes it."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a kernel is compiled for. shapes: of the inputs by name, None for a size that varies."""
+
+    attributes: Mapping[str, Any]
+    dtypes: tuple[str, ...]
+    shapes: Mapping[str, Shape]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The same for two nodes that one kernel serves."""
+        return tuple(self.attributes.items()), self.dtypes, tuple(self.shapes.items())
+
+
+@dataclass(frozen=True)
+class PluginNode:
+    """A node of a plugin. where: the node and its origin, for messages. call: None where `why` says what is missing."""
+
+    name: str
+    op: str
+    where: str
+    call: Call | None
+    why: str = ""
+
+
+def plugin_nodes(model: ir.Model, header: Header) -> list[PluginNode]:
+    """The nodes of a plugin, in the graph's order."""
+    names = Counter(node.name for node in model.graph.all_nodes())
+    found = []
+    for node in model.graph.all_nodes():
+        if (node.domain, node.op_type) != (header.domain, header.name):
+            continue
+        name, where = node.name or "", origins.where_of(node)
+        try:
+            if not name or names[name] > 1:
+                raise PluginError("the node has no name of its own")
+            found.append(PluginNode(name, node.op_type, where, _call(header, node)))
+        except PluginError as error:
+            found.append(PluginNode(name, node.op_type, where, None, error.what))
+    return found
+
+
+def _call(header: Header, node: ir.Node) -> Call:
+    """Raises PluginError for what the graph does not say, and for dtypes that the plugin does not take."""
+    shapes: dict[str, Shape] = {}
+    dtypes = []
+    for declared, value in zip(header.schema.inputs, node.inputs, strict=True):
+        if value is None or value.shape is None or value.dtype is None:
+            raise PluginError(f"the graph does not say the shape of '{declared.name}'")
+        if value.dtype.name not in DTYPES:
+            raise PluginError(f"'{declared.name}' is {value.dtype.name.lower()}")
+        dtypes.append(DTYPES[value.dtype.name])
+        shapes[declared.name] = tuple(size if isinstance(size, int) else None for size in value.shape)
+    header.schema.chosen(dtypes)
+    attributes = {
+        one.name: _value(one.kind, node.attributes[one.name]) if one.name in node.attributes else one.default
+        for one in header.schema.attributes
+    }
+    return Call(attributes, tuple(dtypes), _known(header, shapes))
+
+
+def _value(kind: str, attribute: ir.Attr) -> Any:
+    if kind == "str":
+        return attribute.as_string()
+    return attribute.as_float() if kind == "float" else {"int": int, "bool": bool}[kind](attribute.as_int())
+
+
+def _known(header: Header, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """The shapes, with what a size is known to be in one place put wherever its name stands."""
+    keys = {name: _keys(header.shapes[name], len(shape)) for name, shape in shapes.items()}
+    found: dict[Any, int] = {}
+    for name, shape in shapes.items():
+        found.update({key: size for key, size in zip(keys[name], shape, strict=True) if size is not None})
+    return {name: tuple(key if isinstance(key, int) else found.get(key) for key in keys[name]) for name in shapes}
+
+
+def _keys(axes: tuple[str | int, ...], rank: int) -> list[Any]:
+    """For each axis what its size is called: a name from SHAPES, a number, or (REST, place)."""
+    inner = [axis for axis in axes if axis != REST]
+    leading = rank - len(inner)
+    if leading < 0 or (leading and len(inner) == len(axes)):
+        raise PluginError(f"its inputs have {rank} axes where SHAPES says '{' '.join(map(str, axes))}'")
+    return [*((REST, place) for place in range(leading)), *inner]

@@ -1,0 +1,225 @@
+"""Stage: the kernels of a graph's plugins for one target, as PTX, which travel with the graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aot import backend as backends
+from aot import content, routes, toolchain
+from aot.plugins import header as headers
+from aot.plugins import tuned
+from aot.plugins.compiling import TARGETS, Compiled, Job, compile_each
+from aot.plugins.header import Header
+from aot.plugins.nodes import PluginNode, plugin_nodes
+from aot.plugins.ptx import SHARED
+from aot.plugins.schema import NODE_TYPES
+from aot.plugins.sizes import Varies
+from aot.records import KERNELS, Kernels, QuantizedGraph
+from aot.run import Run
+from aot.store import sha256
+
+if TYPE_CHECKING:
+    from aot.artifact import Prepared
+    from aot.plan import Plan
+
+Made = tuple[Compiled, ...] | str
+"""The kernels of a node, one for each way to run it; or why it has none."""
+
+
+def carrying(run: Run, prepared: Prepared, plan: Plan) -> Prepared:
+    """What was prepared, with the kernels that its engines launch; without engines, that those will launch which are
+    built from it elsewhere."""
+    backend = backends.get(plan.backend or "tensorrt")
+    if plan.route != routes.ONNX or backend.launches(backend.version()) is None:
+        return prepared
+    targets = plan.targets or plan.meant
+    held = {one.target: one for one in prepared.kernels}
+    for target in targets:
+        found = kernels(run, prepared.final, plan, target, prepared.kernels)
+        if found is not None:
+            held[target] = found
+    ops = [op["op_type"] for op in custom_ops(run, prepared.final) if op["plugin"]]
+    if ops and not targets and not held:
+        run.progress.warn(
+            f"no target was named, so no kernel of {', '.join(ops)} was compiled: --target sm89, say, takes one "
+            "along; without, the machine that builds the engine needs triton and the plugins' files"
+        )
+    return replace(prepared, kernels=tuple(held.values()))
+
+
+def kernels(
+    run: Run, final: QuantizedGraph, plan: Plan, target: str, carried: Sequence[Kernels] = ()
+) -> Kernels | None:
+    """The kernels of every node that can have one; None where none can, or the graph has no plugins.
+
+    carried: those that an artifact brought along, which are taken as they are: neither triton nor the plugins' files
+    are needed for them. What is left without a kernel is told, with the reason and what to do. Raises PluginError for
+    what is the plugin's own fault.
+    """
+    ops = [op for op in custom_ops(run, final) if op["plugin"]]
+    found = next((one for one in carried if one.target == target), None)
+    if found is None and ops:
+        found = _compiled(run, final, plan, target, [op["op_type"] for op in ops])
+    for one in found.left if found is not None else ():
+        _tell(run, one["op"], target, one["why"])
+    return found
+
+
+def _compiled(run: Run, final: QuantizedGraph, plan: Plan, target: str, ops: Sequence[str]) -> Kernels | None:
+    files = content.names("plugins", plan.project)
+    here = {op: headers.read(files[op]) for op in ops if op in files}
+    lacking = None
+    if target not in TARGETS:
+        lacking = f"kernels are compiled for {', '.join(TARGETS)} alone"
+    elif toolchain.version("triton") is None:
+        lacking = (
+            "triton, which compiles its kernel, is not installed: pip install 'aot-engine[plugins]', or finish an "
+            f"artifact that was prepared with --until graph --target {target}"
+        )
+    for op in ops:
+        why = lacking or (None if op in here else f"plugins/{op}.py is not here")
+        if why is not None:
+            _tell(run, op, target, why)
+    if lacking or not here:
+        return None
+    gpu = toolchain.machine().gpu
+    # Several products have one target, and the fastest config may differ between them.
+    name = gpu.name if gpu is not None and gpu.target == target else None
+
+    def make(folder: Path) -> Mapping[str, Any]:
+        import onnx_ir as ir
+
+        model = ir.load(final.model)
+        made: list[tuple[PluginNode, Made]] = []
+        for header in here.values():
+            nodes = plugin_nodes(model, header)
+            made += zip(nodes, _of_one(header, nodes, target, name, plan.project), strict=True)
+        return _written(folder, target, made, {op: header.qualified for op, header in here.items()})
+
+    return run.stage(
+        Kernels,
+        "kernels",
+        make,
+        config={
+            "target": target,
+            "gpu": name,
+            "plugins": {op: _digests(header, plan.project) for op, header in here.items()},
+        },
+        inputs=[final],
+        tools=("triton",),
+        label=f"kernels {target}",
+    )
+
+
+def _digests(header: Header, project: Path | None) -> list[str]:
+    """SHA-256 of all that a kernel is made from: the plugin's file, helpers beside it, what tuning found."""
+    folder = header.file.parent
+    files = [header.file, *sorted(folder.glob("_*.py")), tuned.file_of(header.name, folder)]
+    if project is not None:
+        files.append(tuned.file_of(header.name, project / "plugins"))
+    return [sha256(file) for file in files if file.is_file()]
+
+
+def _of_one(
+    header: Header, nodes: Sequence[PluginNode], target: str, gpu: str | None, project: Path | None
+) -> list[Made]:
+    """What the nodes of one plugin get: one compilation for all that are alike."""
+    jobs: dict[Any, Job] = {}
+    for node in nodes:
+        call = node.call
+        if call is not None and call.key not in jobs:
+            config = tuned.best(header, target, call.dtypes, call.shapes, gpu=gpu, project=project)
+            jobs[call.key] = Job(target, call.shapes, call.dtypes, call.attributes, config)
+    compiled = compile_each(header, list(jobs.values())) if jobs else []
+    made = {key: _fitting(found, target) for key, found in zip(jobs, compiled, strict=True)}
+    return [f"{node.why} ({node.where})" if node.call is None else made[node.call.key] for node in nodes]
+
+
+def _fitting(found: tuple[Compiled, ...] | Varies, target: str) -> Made:
+    """The kernels whose shared memory the target has."""
+    if isinstance(found, Varies):
+        return f"{found.what}; {found.fix}" if found.fix else found.what
+    limit = SHARED[int(target.removeprefix("sm"))]
+    fitting: dict[str, Compiled] = {}
+    for kernel in found:
+        if kernel.shared <= limit << 10:
+            # Configs may come to one and the same kernel, which need not be timed twice.
+            fitting.setdefault(json.dumps({**kernel.to_json(), "config": None}), kernel)
+    if fitting:
+        return tuple(fitting.values())
+    least = min(kernel.shared for kernel in found)
+    return f"its kernel takes {least >> 10} KiB of shared memory at the least, and a program has {limit}"
+
+
+def _written(
+    folder: Path, target: str, made: Sequence[tuple[PluginNode, Made]], qualified: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """Write `kernels.json`; return the stage's facts."""
+    groups: dict[tuple[str, ...], tuple[list[str], Sequence[Compiled]]] = {}
+    left: dict[tuple[str, str], list[str]] = {}
+    for node, kernels in made:
+        if isinstance(kernels, str):
+            left.setdefault((node.op, kernels), []).append(node.name)
+        else:
+            # Two calls may come to the same text, and be launched in two ways.
+            key = tuple(json.dumps(kernel.to_json(), sort_keys=True) for kernel in kernels)
+            groups.setdefault(key, ([], kernels))[0].append(node.name)
+    (folder / KERNELS).write_text(
+        json.dumps([{"nodes": nodes, "kernels": [one.to_json() for one in found]} for nodes, found in groups.values()])
+    )
+    return {
+        "target": target,
+        "triton": toolchain.version("triton"),
+        "kernels": [
+            {
+                "plugin": found[0].plugin,
+                "nodes": nodes,
+                "source": found[0].source,
+                "digests": [kernel.digest for kernel in found],
+            }
+            for nodes, found in groups.values()
+        ],
+        "left": [{"op": op, "plugin": qualified[op], "nodes": nodes, "why": why} for (op, why), nodes in left.items()],
+    }
+
+
+def _tell(run: Run, op: str, target: str, why: str) -> None:
+    run.progress.warn(f"{op} runs as the ops of its reference on {target}: {why}")
+
+
+def custom_ops(run: Run, final: QuantizedGraph) -> list[dict[str, Any]]:
+    """Every op outside the ONNX domains: {domain, op_type, nodes (how many), function (model-local?), plugin (made from
+    one?), where}, each once.
+
+    Remembered by the graph's key, so that an unchanged rebuild reads no graph.
+    """
+    known = run.store.recall("graph-ops", final.key)
+    if known is not None:
+        return list(known["ops"])
+    from aot.backends import _graph
+
+    model = _graph.load_structure(final.model)
+    functions = {(function.domain, function.name) for function in model.functions}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for node in _graph.nodes(model.graph):
+        op = (node.domain, node.op_type)
+        if node.domain in _graph.ONNX_DOMAINS:
+            continue
+        known_op = found.setdefault(
+            op,
+            {
+                "domain": node.domain,
+                "op_type": node.op_type,
+                "nodes": 0,
+                "function": op in functions,
+                "plugin": any(item.key == NODE_TYPES for item in node.metadata_props),
+                "where": _graph.describe(node),
+            },
+        )
+        known_op["nodes"] += 1
+    run.store.remember("graph-ops", final.key, {"ops": list(found.values())})
+    return list(found.values())

@@ -21,6 +21,7 @@ MEASURED = [name for name in PACK if name in cases.CASES]
 SMALL: dict[str, dict[str, Any]] = {
     "attention": {"batch": 2, "queries": 5, "keys": 5, "width": 32, "kv_width": 16, "heads": 4, "causal": True},
     "ms_deform_attn": {"batch": 1, "queries": 3, "heads": 2, "width": 4, "levels": 4, "points": 2, "positions": 17821},
+    "deform_conv2d": {"out_height": 9, "out_width": 7},
     "scatter_reduce": {"edges": 50, "width": 3, "nodes": 7, "features": 3},
 }  # fmt: skip
 """Sizes to compare at, where those of the check do not fit together for the peer."""

@@ -4,7 +4,10 @@ total = x + residual; y = (total - mean) / sqrt(variance + eps) · weight + bias
 of the whole population (Ba, Kiros and Hinton 2016, arXiv:1607.06450). Computed in FP32, the variance from the
 differences to the mean, and rounded once at the end; `total` is the residual of the next layer.
 
-A program takes one row, or several where rows are short; a row must fit into a block, so `width` is fixed.
+A program takes one row, or `rows` of them where rows are short. With `programs`, so many run, a multiple of the 132
+multiprocessors of an H200, each over every so many rows, and the next rows are read into shared memory while these are
+computed, `ahead` at a time. x and residual are read once and leave the caches first, so that what the next layer reads
+stays. A row must fit into a block, so `width` is fixed.
 """
 
 import math
@@ -28,6 +31,9 @@ CONFIGS = [
     {"rows": 2, "num_warps": 4},
     {"rows": 4, "num_warps": 4},
     {"rows": 8, "num_warps": 8},
+    {"rows": 1, "programs": 1056, "ahead": 2, "num_warps": 4},
+    {"rows": 1, "programs": 528, "ahead": 2, "num_warps": 8},
+    {"rows": 1, "programs": 528, "ahead": 3, "num_warps": 4},
 ]
 
 
@@ -52,10 +58,17 @@ def outputs(shapes, attributes):
 def launch(shapes, attributes, config):
     rows = math.prod(shapes.x[:-1])
     block = power_of_two(shapes.x[-1], "the normalized width")
+    fits = block * config["rows"] * config.get("ahead", 1) <= 12288  # FP32 of both inputs, in 96 KiB
     return Launch(
-        grid=(ceil_div(rows, config["rows"]),),
+        grid=(config.get("programs") or ceil_div(rows, config["rows"]),),
         scalars={"rows": rows},
-        constants={"WIDTH": shapes.x[-1], "EPS": attributes.eps, "ROWS": config["rows"], "BLOCK": block},
+        constants={
+            "WIDTH": shapes.x[-1],
+            "EPS": attributes.eps,
+            "ROWS": config["rows"],
+            "AHEAD": config.get("ahead", 1) if fits else 1,
+            "BLOCK": block,
+        },
     )
 
 
@@ -71,20 +84,21 @@ def kernel(
     WIDTH: tl.constexpr,
     EPS: tl.constexpr,
     ROWS: tl.constexpr,
+    AHEAD: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
-    at = row[:, None] * WIDTH + column[None, :]
-    inside = (row[:, None] < rows) & (column[None, :] < WIDTH)
-    value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(total + at, value.to(total.dtype.element_ty), mask=inside)
-    mean = tl.sum(value, axis=1) / WIDTH
-    # Beyond the row's end the difference to the mean would count.
-    centred = tl.where(inside, value - mean[:, None], 0.0)
-    scale = tl.rsqrt(tl.sum(centred * centred, axis=1) / WIDTH + EPS)
     gain = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32)
     shift = tl.load(bias + column, mask=column < WIDTH, other=0.0).to(tl.float32)
-    result = centred * scale[:, None] * gain[None, :] + shift[None, :]
-    tl.store(y + at, result.to(y.dtype.element_ty), mask=inside)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    for _ in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=AHEAD):
+        at = row[:, None] * WIDTH + column[None, :]
+        inside = (row[:, None] < rows) & (column[None, :] < WIDTH)
+        value = tl.load(x + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        value += tl.load(residual + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        tl.store(total + at, value.to(total.dtype.element_ty), mask=inside)
+        mean = tl.sum(value, axis=1) / WIDTH
+        value = tl.where(inside, value - mean[:, None], 0.0)
+        scale = tl.rsqrt(tl.sum(value * value, axis=1) / WIDTH + EPS)
+        tl.store(y + at, (value * scale[:, None] * gain[None, :] + shift[None, :]).to(y.dtype.element_ty), mask=inside)
+        row += tl.num_programs(0) * ROWS

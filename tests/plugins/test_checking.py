@@ -47,7 +47,8 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checked]:
 def test_every_built_in_kernel_computes_its_reference(name: str, checked: dict[str, Checked]) -> None:
     found = checked[name]
     assert [(case.what, case.failures) for case in found.failed] == []
-    assert any("float16" in case.what for case in found.cases)
+    if "float16" not in found.unchecked:  # as where an output is FP8, which a GPU has to check
+        assert any("float16" in case.what for case in found.cases)
     assert found.varying
 
 

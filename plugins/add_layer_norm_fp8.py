@@ -1,0 +1,105 @@
+"""Residual add and LayerNorm in one pass over memory, y in FP8 (E4M3).
+
+total = x + residual; y = (total - mean) / sqrt(variance + eps) · weight + bias, over the last axis, with the variance
+of the whole population (Ba, Kiros and Hinton 2016, arXiv:1607.06450). Computed in FP32, the variance from the
+differences to the mean, and rounded once at the end; `total` is the residual of the next layer.
+
+y is what QuantizeLinear gives, y / scale within -448 to 448: a DequantizeLinear of that scale, in torch
+y.float() * scale, follows it in the model.
+
+A program takes one row, or `rows` of them where rows are short. With `programs`, so many run, a multiple of the 132
+multiprocessors of an H200, each over every so many rows, and the next rows are read into shared memory while these are
+computed, `ahead` at a time. x and residual are read once and leave the caches first, so that what the next layer reads
+stays. A row must fit into a block, so `width` is fixed.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from aot.plugin import Launch, ceil_div, power_of_two
+
+NAME = "aot::add_layer_norm_fp8"
+SCHEMA = "(T x, T residual, T weight, T bias, float scale, float eps=1e-5) -> (float8_e4m3fn y, T total)"
+TYPES = {"T": "float32 float16 bfloat16"}
+SHAPES = {"x": "... width", "residual": "... width", "weight": "width", "bias": "width"}
+SIZES = {"width": (1, 32768)}
+ATTRIBUTES = {"scale": [0.02, 0.005], "eps": [1e-12]}
+CONFIGS = [
+    {"rows": 1, "num_warps": 4},
+    {"rows": 1, "num_warps": 8},
+    {"rows": 1, "num_warps": 16},
+    {"rows": 2, "num_warps": 4},
+    {"rows": 4, "num_warps": 4},
+    {"rows": 8, "num_warps": 8},
+    {"rows": 1, "programs": 1056, "ahead": 2, "num_warps": 4},
+    {"rows": 1, "programs": 528, "ahead": 2, "num_warps": 8},
+    {"rows": 1, "programs": 528, "ahead": 3, "num_warps": 4},
+]
+
+
+def reference(x, residual, weight, bias, scale, eps):
+    total = x.float() + residual.float()
+    y = torch.nn.functional.layer_norm(total, total.shape[-1:], weight.float(), bias.float(), eps)
+    y = (y / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+    return y, total.to(x.dtype)
+
+
+def outputs(shapes, attributes):
+    return shapes.x, shapes.x
+
+
+def launch(shapes, attributes, config):
+    rows = math.prod(shapes.x[:-1])
+    block = power_of_two(shapes.x[-1], "the normalized width")
+    fits = block * config["rows"] * config.get("ahead", 1) <= 12288  # FP32 of both inputs, in 96 KiB
+    return Launch(
+        grid=(config.get("programs") or ceil_div(rows, config["rows"]),),
+        scalars={"rows": rows},
+        constants={
+            "WIDTH": shapes.x[-1],
+            "EPS": attributes.eps,
+            "SCALE": attributes.scale,
+            "ROWS": config["rows"],
+            "AHEAD": config.get("ahead", 1) if fits else 1,
+            "BLOCK": block,
+        },
+    )
+
+
+@triton.jit
+def kernel(
+    x,
+    residual,
+    weight,
+    bias,
+    rows,
+    y,
+    total,
+    WIDTH: tl.constexpr,
+    EPS: tl.constexpr,
+    SCALE: tl.constexpr,
+    ROWS: tl.constexpr,
+    AHEAD: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    column = tl.arange(0, BLOCK)
+    gain = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    shift = tl.load(bias + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    gain *= 1.0 / SCALE
+    shift *= 1.0 / SCALE
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    for _ in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=AHEAD):
+        at = row[:, None] * WIDTH + column[None, :]
+        inside = (row[:, None] < rows) & (column[None, :] < WIDTH)
+        value = tl.load(x + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        value += tl.load(residual + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        tl.store(total + at, value.to(total.dtype.element_ty), mask=inside)
+        mean = tl.sum(value, axis=1) / WIDTH
+        value = tl.where(inside, value - mean[:, None], 0.0)
+        scale = tl.rsqrt(tl.sum(value * value, axis=1) / WIDTH + EPS)
+        scaled = tl.minimum(tl.maximum(value * scale[:, None] * gain[None, :] + shift[None, :], -448.0), 448.0)
+        tl.store(y + at, scaled.to(tl.float8e4nv), mask=inside)
+        row += tl.num_programs(0) * ROWS

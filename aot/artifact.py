@@ -48,6 +48,7 @@ class Prepared:
     """The first half of a build, from the store or from an artifact folder: what an engine is built and judged with.
 
     search: which nodes were kept wide so that the budget holds, where it was missed.
+    replaced: where patterns of plugins occur, and what became of them (see records.Exported); of a first build.
     kernels: of the graph's plugins, for each target that they were compiled for.
     choice: how `--precision auto` came to this precision, or may come to another. candidates: while it may, the same
     model in those others.
@@ -63,6 +64,7 @@ class Prepared:
     references: References
     checked: Report
     search: Repair | None = None
+    replaced: tuple[Mapping[str, Any], ...] = ()
     kernels: tuple[Kernels, ...] = ()
     choice: Choice | None = None
     candidates: tuple[Prepared, ...] = ()

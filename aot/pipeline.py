@@ -9,6 +9,7 @@ from aot.allowance import allowed
 from aot.artifact import Prepared
 from aot.config import AUTO_PRECISION, Request, merged
 from aot.plan import Choices, Plan, choose, decide, decide_finish
+from aot.plugins.replacing import decided
 from aot.progress import Progress
 from aot.run import Run
 from aot.source import Source, open_source, project_of
@@ -59,7 +60,7 @@ def prepare(request: Request, choices: Choices, source: Source, run: Run, of: st
     if plan.route == routes.TORCH_TENSORRT:
         return prepare_program(source, plan, run)
 
-    exported = export(run, source)
+    exported = export(run, source, decided(request.patterns, plan))
     data = collect(run, source, plan)
     graph = surgery(run, exported, plan)
     references = reference(run, source, data, plan)
@@ -79,7 +80,9 @@ def prepare(request: Request, choices: Choices, source: Source, run: Run, of: st
             final = quantize(run, graph, ranges, plan)
             checked = verify_graph(run, source, final, references, plan)
 
-    return Prepared(source.spec, plan, exported.nodes, final, ranges, references, checked, search)
+    return Prepared(
+        source.spec, plan, exported.nodes, final, ranges, references, checked, search, replaced=exported.replaced
+    )
 
 
 def prepare_program(source: Source, plan: Plan, run: Run) -> Prepared:

@@ -161,6 +161,7 @@ def settings(request: Request, project: Path) -> Choices:
         chosen(narrow=True, without=request.surgery.without)
     if request.route == routes.TORCH_TENSORRT:
         routes.check_model(request.model, precision)
+        routes.check_patterns(request.patterns.plugins)
     path = content.find("profiles", request.profile, project)
     return Choices(recipe, precision, load(ProfileFile, path), path, None, (), project)
 
@@ -209,6 +210,12 @@ def decide_finish(request: Request, prepared: Prepared) -> Plan:
         raise UsageError(
             "the artifact is calibrated already",
             where=f"--calibration {request.calibration}",
+            fix="leave it away, or build from the model",
+        )
+    if request.patterns.plugins:
+        raise UsageError(
+            "the artifact is exported already, and patterns are looked for in the model",
+            where=f"--plugin {request.patterns.plugins[0]}",
             fix="leave it away, or build from the model",
         )
     project = Path.cwd()

@@ -61,13 +61,19 @@ class GraphRecord(Record):
 
 @dataclass(frozen=True)
 class Exported(GraphRecord):
-    """The model as ONNX, FP32 as its author wrote it. facts: nodes, opset, outputs (names), and where the source is
-    an ONNX file warnings and requantized."""
+    """The model as ONNX, FP32 as its author wrote it. facts: nodes, opset, outputs (names), where the source is an
+    ONNX file warnings and requantized, and where patterns of plugins were looked for warnings and replaced."""
 
     @property
     def requantized(self) -> bool:
         """Whether the source's quantized activations became float: it differs from the source by their rounding."""
         return bool(self.facts.get("requantized", False))
+
+    @property
+    def replaced(self) -> tuple[Mapping[str, Any], ...]:
+        """Where patterns of plugins occur: {plugin, node, replaced (whether the op was put there), why, module,
+        source}."""
+        return tuple(self.facts.get("replaced", ()))
 
 
 @dataclass(frozen=True)

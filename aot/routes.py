@@ -49,6 +49,16 @@ def check_model(model: str, precision: Precision) -> None:
         )
 
 
+def check_patterns(plugins: tuple[str, ...]) -> None:
+    """Raise TargetError where plugins are asked for: the route launches no kernels of theirs."""
+    if plugins:
+        raise TargetError(
+            "the route torch-tensorrt launches no kernels of plugins",
+            where=f"--plugin {plugins[0]}",
+            fix="leave --plugin away, or --route",
+        )
+
+
 def check_here(backend: str | None, targets: tuple[str, ...], machine: Machine) -> None:
     """Raise TargetError for what this machine lacks to build an engine by the second route."""
     elsewhere = "--until graph here, and aot build on the prepared artifact on a machine with a GPU and torch-tensorrt"

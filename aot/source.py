@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aot.config import Precision, Request
 from aot.declaration import ModelSpec
 from aot.errors import TargetError, UsageError
+from aot.plugins.replacing import NOTHING, Replacing
 
 if TYPE_CHECKING:
     from aot.arrays import Arrays
@@ -40,8 +41,11 @@ class Source(ABC):
     """What to do where the exported graph does not do what the model does."""
 
     @abstractmethod
-    def write_onnx(self, folder: Path) -> Mapping[str, Any]:
-        """Write `model.onnx` (+ `.data`); return {nodes, opset, outputs}. Raises ExportError or GraphError."""
+    def write_onnx(self, folder: Path, replacing: Replacing = NOTHING) -> Mapping[str, Any]:
+        """Write `model.onnx` (+ `.data`); return the facts of records.Exported. Raises ExportError or GraphError.
+
+        replacing: the plugins whose patterns are looked for; a source that is no program has none.
+        """
 
     def write_program(self, path: Path, precision: Precision) -> Mapping[str, Any]:
         """Write the model as an exported program that computes in `precision`; return what `program.write` does.

@@ -100,6 +100,13 @@ def sizes(values: Iterable[str]) -> dict[str, int]:
     return found
 
 
+def patterns(plugins: tuple[str, ...], none: bool) -> dict[str, Any]:
+    """`--plugin NAME`, repeated, and `--no-plugins`. Raises UsageError where both are given."""
+    if plugins and none:
+        raise UsageError(f"--no-plugins contradicts --plugin {plugins[0]}", fix="leave one of them away")
+    return {"plugins": tuple(dict.fromkeys(plugins)), "measured": not none}
+
+
 # The options that several commands take, each said once.
 precision_option = click.option(
     "--precision",
@@ -125,5 +132,15 @@ without_option = click.option(
 )
 verify_option = click.option(
     "--verify-passes", "verify", is_flag=True, help="Run the whole graph before and after every rewrite of it."
+)
+plugin_option = click.option(
+    "--plugin",
+    "plugins",
+    multiple=True,
+    metavar="NAME",
+    help="Use a plugin wherever a pattern of it occurs, without a measurement that says it is faster. Repeatable.",
+)
+no_plugins_option = click.option(
+    "--no-plugins", is_flag=True, help="Use no plugin that the model does not call, whatever was measured."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,8 @@ from aot.text import number, size_of, table, took
 @_options.dim_option
 @_options.without_option
 @_options.verify_option
+@_options.plugin_option
+@_options.no_plugins_option
 @click.option(
     "--until",
     type=_options.Named("stage", lambda: ("graph",)),
@@ -69,6 +72,8 @@ def command(
     dims: tuple[str, ...],
     without: tuple[str, ...],
     verify: bool,
+    plugins: tuple[str, ...],
+    no_plugins: bool,
     until: str | None,
     output: str | None,
     workers: int,
@@ -108,6 +113,7 @@ def command(
         "search": not no_search,
         "dims": _options.dims(dims),
         "surgery": {"without": without, "verify": verify},
+        "patterns": _options.patterns(plugins, no_plugins),
         "until": until,
         "output": Path(output) if output else None,
         "workers": workers,
@@ -141,6 +147,8 @@ def describe(summary: Mapping[str, Any]) -> str:
         ops = ", ".join(f"{count} {op}" for op, count in summary["quantized_ops"].items())
         facts.append(("quantized", f"{quantized['ops']} ops ({ops}), {quantized['qdq']} DequantizeLinear"))
     facts.append(("graph to source", _numbers(checked)))
+    for plugin, why, count in _replaced(summary["replaced"]):
+        facts.append((plugin, f"in {count} {'place' if count == 1 else 'places'} that the model writes out: {why}"))
     if checked.get("metric"):
         metric = checked["metric"]
         facts.append(("metric", f"{metric['eager']:.5g} eager, {metric['graph']:.5g} graph"))
@@ -183,6 +191,12 @@ def describe(summary: Mapping[str, Any]) -> str:
     if not summary["accepted"]:
         lines += ["", "  not accepted:", *(f"    {reason}" for reason in summary["reasons"])]
     return "\n".join(lines)
+
+
+def _replaced(places: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, int]]:
+    """(plugin, why, in how many places it replaces what the model computes)."""
+    counts = Counter((place["plugin"], place["why"]) for place in places if place["replaced"])
+    return [(plugin, why, count) for (plugin, why), count in counts.items()]
 
 
 def _numbers(found: Mapping[str, Any]) -> str:

@@ -21,6 +21,8 @@ from aot.cli._progress import reporter
 @click.option("--calibration", metavar="NAME", help="A recipe: what is quantized, what stays wide.")
 @_options.dim_option
 @_options.without_option
+@_options.plugin_option
+@_options.no_plugins_option
 @click.option("--fresh", is_flag=True, help="Export again, whatever the store holds.")
 @_options.json_option
 def command(
@@ -32,6 +34,8 @@ def command(
     calibration: str | None,
     dims: tuple[str, ...],
     without: tuple[str, ...],
+    plugins: tuple[str, ...],
+    no_plugins: bool,
     fresh: bool,
     as_json: bool,
 ) -> int:
@@ -62,6 +66,7 @@ def command(
         "calibration": calibration,
         "dims": _options.dims(dims),
         "surgery": {"without": without},
+        "patterns": _options.patterns(plugins, no_plugins),
         "fresh": fresh,
     }
     store = Store()

@@ -18,10 +18,11 @@ from aot.errors import ExportError, GraphError, UsageError
 from aot.explain.breaks import breaks
 from aot.explain.findings import Explanation, Memory, Ops, Precision, Ranges, Refusal, Remark, Target
 from aot.explain.memory import estimate
-from aot.explain.ops import counted, remarks
+from aot.explain.ops import counted, remarks, replacements
 from aot.explain.precision import rehearse
 from aot.explain.targets import Wanted, settled, wanted
 from aot.plan import Plan, decide, settings
+from aot.plugins.replacing import decided
 from aot.profile import Profile, shapes
 from aot.progress import Progress
 from aot.records import MODEL, Exported, Graph
@@ -54,7 +55,7 @@ def explain(request: Request, store: Store, progress: Progress) -> Explanation:
     found = _Found()
     try:
         if any(one.refused is None for one in asked):
-            exported = export(run, source)
+            exported = export(run, source, decided(request.patterns, plan))
             found.nodes["exported"] = exported.nodes
             graph = surgery(run, exported, plan)
             _look(found, request, source.spec, plan, exported, graph, asked)
@@ -108,7 +109,7 @@ def _look(
     import onnx_ir as ir
 
     model = ir.load(graph.model)
-    found.remarks = remarks(model)
+    found.remarks = (*replacements(exported.replaced), *remarks(model))
     found.precision = rehearse(model, plan.recipe)
     found.nodes["final"] = len(model.graph)
     given = Path(request.model) if request.model.endswith(".onnx") else exported.model

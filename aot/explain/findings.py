@@ -118,7 +118,7 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Remark:
-    """A node to know of: a size that values decide, or control flow."""
+    """A node to know of: a size that values decide, control flow, or what a plugin could replace (`op` its name)."""
 
     node: str
     op: str

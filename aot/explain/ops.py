@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from aot import origins
 from aot.backend import Unsupported
@@ -47,6 +47,20 @@ def counted(
         (plugin if vendors or (own and node.op_type in plugins) else native)[node.op_type] += 1
     rewritten = Counter(one.op for one in before) - none
     return Ops(*(dict(sorted(counts.items())) for counts in (native, plugin, rewritten, none)))
+
+
+def replacements(places: Iterable[Mapping[str, Any]]) -> tuple[Remark, ...]:
+    """Where patterns of plugins occur, and what a build makes of them."""
+    return tuple(
+        Remark(
+            place["node"],
+            place["plugin"],
+            place["module"],
+            place["source"],
+            f"{'takes' if place['replaced'] else 'does not take'} the place of what the model computes: {place['why']}",
+        )
+        for place in places
+    )
 
 
 def remarks(model: ir.Model) -> tuple[Remark, ...]:

@@ -16,22 +16,27 @@ from torch.utils import _pytree as pytree
 from aot import origins
 from aot.declaration import ModelSpec
 from aot.errors import ExportError
-from aot.frontend import call, capture, names
+from aot.frontend import call, capture, names, patterns
 from aot.frontend.bridge import recurrent
 from aot.frontend.eager import named_leaves
 from aot.frontend.rehearsal import refuse_another_way
 from aot.frontend.tracing import captured
 from aot.frontend.translate import translated
 from aot.frontend.watch import refuse_state
+from aot.plugins.replacing import NOTHING, Replacing
 from aot.records import MODEL
 
 
 def write_module(
-    module: torch.nn.Module, spec: ModelSpec, folder: Path, project: Path | None = None
+    module: torch.nn.Module,
+    spec: ModelSpec,
+    folder: Path,
+    project: Path | None = None,
+    replacing: Replacing = NOTHING,
 ) -> Mapping[str, Any]:
     """Export a module to `folder/model.onnx`. Raises ExportError for whatever would not be the promised model.
 
-    project: the folder that source lines are told from, where they lie inside.
+    project: the folder that source lines are told from, where they lie inside. replacing: see `write_program`.
     """
     module = module.eval()
     call.check(module, spec)
@@ -39,7 +44,7 @@ def write_module(
     refuse_state(module, spec)
     program = captured(module, spec)
     refuse_another_way(program, module, spec)
-    return write_program(program, spec, folder, type(module).__name__, project)
+    return write_program(program, spec, folder, type(module).__name__, project, replacing)
 
 
 def write_program(
@@ -48,9 +53,15 @@ def write_program(
     folder: Path,
     owner: str = "the saved program",
     project: Path | None = None,
+    replacing: Replacing = NOTHING,
 ) -> Mapping[str, Any]:
-    """Translate an exported program; `owner` is whose forward it was, for messages. Returns {nodes, opset, outputs}."""
+    """Translate an exported program; `owner` is whose forward it was, for messages.
+
+    replacing: the plugins whose patterns are looked for. Returns {nodes, opset, outputs}, and where there are any such
+    plugins {replaced, warnings}: see records.Exported. Raises ExportError, PluginError.
+    """
     capture.check_program(program, spec)
+    program, places = patterns.replaced(program, replacing, project)
     outputs = _outputs(program, spec, owner)
     model = translated(program, project)
     recurrent.settle(model)
@@ -62,7 +73,8 @@ def write_program(
     origins.inherit(model, {})
     graph.name = spec.name
     ir.save(model, folder / MODEL, external_data=f"{MODEL}.data")
-    return {"nodes": len(graph), "opset": model.opset_imports[""], "outputs": outputs}
+    facts = {"nodes": len(graph), "opset": model.opset_imports[""], "outputs": outputs}
+    return {**facts, **patterns.facts(places, replacing)} if replacing.names else facts
 
 
 def _outputs(program: torch.export.ExportedProgram, spec: ModelSpec, owner: str) -> list[str]:

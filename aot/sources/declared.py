@@ -23,6 +23,7 @@ from aot.content import plugin_digest
 from aot.declaration import ModelSpec
 from aot.decorator import Declaration
 from aot.errors import CalibrationError, DeclarationError, StoreError
+from aot.plugins.replacing import NOTHING, Replacing
 from aot.run import Run, StageTime
 from aot.source import Runner, Source
 from aot.sources import loading
@@ -142,11 +143,11 @@ class Declared(Source):
             self._built = made.eval()
         return self._built
 
-    def write_onnx(self, folder: Path) -> Mapping[str, Any]:
+    def write_onnx(self, folder: Path, replacing: Replacing = NOTHING) -> Mapping[str, Any]:
         """Export the module; it is built first where the record spared that."""
         from aot.frontend import export
 
-        return export.write_module(self._build(), self.spec, folder, self.project)
+        return export.write_module(self._build(), self.spec, folder, self.project, replacing)
 
     def write_program(self, path: Path, precision: Precision) -> Mapping[str, Any]:
         """Capture the module, its weights converted."""

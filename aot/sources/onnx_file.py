@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from aot import content
 from aot.declaration import DTYPES
-from aot.errors import GraphError
+from aot.errors import GraphError, UsageError
+from aot.plugins.replacing import NOTHING, Replacing
 from aot.records import MODEL
 from aot.source import Runner
 from aot.sources.dims import Found, identifier
@@ -73,12 +74,19 @@ class OnnxFile(FileSource):
                 )
         return inputs_of(self._model(), self.path)
 
-    def write_onnx(self, folder: Path) -> Mapping[str, Any]:
+    def write_onnx(self, folder: Path, replacing: Replacing = NOTHING) -> Mapping[str, Any]:
         """Write the model as `aot.onnx_input` prepares it: opset 20 or later, dims named, shapes inferred.
 
         facts also hold `warnings`, sentences on what is not as the file says, and `requantized`, whether quantized
-        activations became float. Raises GraphError where the file cannot be brought into that form.
+        activations became float. Raises GraphError where the file cannot be brought into that form, UsageError where
+        plugins are to replace something in it.
         """
+        if replacing.asked:
+            raise UsageError(
+                "patterns of plugins are looked for in programs of torch, and this is an ONNX file",
+                where=f"--plugin {replacing.asked[0]}",
+                fix="leave it away, or build from the model that the file was exported from",
+            )
         import onnx
         import onnx_ir as ir
 

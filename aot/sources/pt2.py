@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aot.config import Precision
 from aot.content import plugin_digest
 from aot.errors import ExportError
+from aot.plugins.replacing import NOTHING, Replacing
 from aot.source import Runner
 from aot.sources.declared import EXPORT_TOOLS
 from aot.sources.dims import Found
@@ -89,11 +90,11 @@ class SavedProgram(FileSource):
         high = str(bounds.upper) if bounds is not None else ""
         return Found(symbol, name, axis, low, int(high) if high.isdigit() and int(high) < 2**31 else None, opt)
 
-    def write_onnx(self, folder: Path) -> Mapping[str, Any]:
+    def write_onnx(self, folder: Path, replacing: Replacing = NOTHING) -> Mapping[str, Any]:
         """Translate the program as it was saved."""
         from aot.frontend import export
 
-        return export.write_program(self._program(), self.spec, folder, project=self.project)
+        return export.write_program(self._program(), self.spec, folder, project=self.project, replacing=replacing)
 
     def write_program(self, path: Path, precision: Precision) -> Mapping[str, Any]:
         """Capture the program again, its inputs and outputs by name."""

@@ -139,6 +139,7 @@ def summarize(
         },
         "budget": plan.budget.model_dump(exclude_none=True),
         "search": None if prepared.search is None else dict(prepared.search.facts),
+        "replaced": [dict(place) for place in prepared.replaced],
         "stages": [asdict(stage) for stage in times],
         "warnings": warnings,
     }

@@ -12,7 +12,8 @@ sees every key and each one before it one fewer, so that keys of a cache may com
 A program takes a block of queries of one head and runs over the keys: the largest score m and the sum of weights of
 each query are kept as they are found, and what was added up before is rescaled whenever m grows. Scores are in units of
 log 2, for exp2 is what the hardware has. Products are of the inputs' dtype, sums and weights in FP32; the weights are
-rounded for the second product.
+rounded for the second product. A block has half as many `keys` in FP32, and where a head is larger than 128, so that it
+fits into shared memory.
 """
 
 import math
@@ -52,6 +53,7 @@ CONFIGS = [
     {"queries": 64, "keys": 32, "num_warps": 4, "num_stages": 2},
     {"queries": 16, "keys": 64, "num_warps": 4, "num_stages": 3},
 ]
+SPACE = {"queries": [16, 32, 64, 128], "keys": [32, 64, 128], "num_warps": [4, 8], "num_stages": [2, 3, 4]}
 LEFT_OUT = tl.constexpr(-9000.0)
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -92,6 +94,7 @@ def _head(shapes, attributes):
 def launch(shapes, attributes, config):
     batch, queries, width = shapes.q
     head = _head(shapes, attributes)
+    block = max(power_of_two(head), 16)
     return Launch(
         grid=(ceil_div(queries, config["queries"]) * attributes.heads * batch,),
         scalars={"queries": queries, "keys": shapes.k[1]},
@@ -102,8 +105,8 @@ def launch(shapes, attributes, config):
             "SCALE": attributes.scale or head**-0.5,
             "CAUSAL": attributes.causal,
             "QUERIES": config["queries"],
-            "KEYS": config["keys"],
-            "BLOCK": max(power_of_two(head), 16),
+            "KEYS": max(config["keys"] * 128 // max(block, 128), 32),
+            "BLOCK": block,
         },
     )
 
@@ -167,6 +170,7 @@ def kernel(
     KEYS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    SPAN: tl.constexpr = KEYS * 16 // k.dtype.element_ty.primitive_bitwidth
     blocks = tl.cdiv(queries, QUERIES)
     block = tl.program_id(0) % blocks
     head = (tl.program_id(0) // blocks) % (WIDTH // HEAD)
@@ -188,20 +192,20 @@ def kernel(
     most = tl.full((QUERIES,), float("-inf"), tl.float32)
     ahead = first + keys - queries  # the last key that the block's first query sees
     if CAUSAL:
-        whole = tl.minimum(tl.maximum(ahead + 1, 0), keys) // KEYS * KEYS
+        whole = tl.minimum(tl.maximum(ahead + 1, 0), keys) // SPAN * SPAN
         moved = whole.to(tl.int64) * KV_WIDTH
         total, weight, most = _attend(
             query, k, v, mask, total, weight, most,
-            0, whole, keys, ahead, KV_WIDTH, HEAD, SCALE, False, QUERIES, KEYS, BLOCK,
+            0, whole, keys, ahead, KV_WIDTH, HEAD, SCALE, False, QUERIES, SPAN, BLOCK,
         )  # fmt: skip
         total, weight, most = _attend(
             query, k + moved, v + moved, mask + whole, total, weight, most,
-            whole, tl.minimum(keys, ahead + QUERIES), keys, ahead, KV_WIDTH, HEAD, SCALE, True, QUERIES, KEYS, BLOCK,
+            whole, tl.minimum(keys, ahead + QUERIES), keys, ahead, KV_WIDTH, HEAD, SCALE, True, QUERIES, SPAN, BLOCK,
         )  # fmt: skip
     else:
         total, weight, most = _attend(
             query, k, v, mask, total, weight, most,
-            0, keys, keys, ahead, KV_WIDTH, HEAD, SCALE, False, QUERIES, KEYS, BLOCK,
+            0, keys, keys, ahead, KV_WIDTH, HEAD, SCALE, False, QUERIES, SPAN, BLOCK,
         )  # fmt: skip
     total /= tl.where(weight == 0.0, 1.0, weight)[:, None]
     tl.store(y + start + at, total.to(y.dtype.element_ty), mask=inside)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -100,7 +99,6 @@ def main() -> int:
     arguments = parser.parse_args()
     code = 0
     if not arguments.table:
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         headers = [read(file.resolve()) for _, file in sorted(content.names("plugins").items())]
         done = {row["plugin"] for row in page.kept(arguments.name) if row["tool"] == "aot" and "ms" in row}
         wanted = set(arguments.only or [header.name for header in headers]) - (done if arguments.resume else set())

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from aot import toolchain
 from aot.errors import AotError, EngineError, PluginError
 from aot.plugin import Launch
-from aot.plugins import cases
+from aot.plugins import _launching, cases
 from aot.plugins._interpreter import say
 from aot.plugins._launching import Launcher, Stopped, waited
 from aot.plugins._trying import sizes_that_vary, tried
@@ -32,7 +32,7 @@ from aot.plugins.loading import Plugin, load
 if TYPE_CHECKING:
     import torch
 
-PATIENCE = 30
+PATIENCE = 20
 """Seconds for a case of more than 2^31 elements, the reference included."""
 
 
@@ -80,8 +80,9 @@ def _planned(plugin: Plugin, target: str) -> _Plan:
             unchecked.append(f"{' '.join(chosen.values())}: {target} has no FP8")
         else:
             combinations.append(chosen)
-    trials = list(cases.trials(plugin, plugin.configs, combinations, gpu=True))
+    trials: list[cases.Trial] = []
     if combinations:
+        trials += cases.compiled_trials(plugin, plugin.configs, combinations, fixed)
         huge = _huge(plugin, vary, combinations)
         trials += [huge] if isinstance(huge, cases.Trial) else []
         unchecked += [huge] if isinstance(huge, str) else []
@@ -167,7 +168,7 @@ def _tried(plan: _Plan, trial: cases.Trial, launcher: Launcher) -> tuple[float, 
         waited(launcher.bound(made, inputs, outputs))
 
     with _patient(trial.huge):
-        return tried(plan.plugin, trial, plan.vary, run, "cuda")
+        return tried(plan.plugin, trial, plan.vary, run, _launching.DEVICE)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import torch
 
 
+DEVICE = "cuda"
+"""Where tensors lie, as torch calls it."""
+
+
 class Stopped(Exception):
     """CUDA says that a kernel failed while it ran; nothing more runs in this process."""
 

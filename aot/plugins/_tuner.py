@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot import toolchain
 from aot.errors import AotError, EngineError, PluginError
-from aot.plugins import cases, tuned
+from aot.plugins import _launching, cases, tuned
 from aot.plugins._interpreter import say
 from aot.plugins._launching import Launcher, Stopped, waited
 from aot.plugins._timing import in_turns
@@ -95,11 +95,11 @@ class Tuner:
 
         self.plugin = plugin
         self.trial = trial
-        self.inputs = inputs or list(sampled(plugin, trial, "cuda").values())
+        self.inputs = inputs or list(sampled(plugin, trial, _launching.DEVICE).values())
         dtypes = plugin.schema.dtypes(plugin.schema.outputs, trial.chosen)
         shapes = plugin.outputs(trial.shapes, trial.attributes)
         self.outputs = [
-            torch.empty(shape, dtype=getattr(torch, dtype), device="cuda")
+            torch.empty(shape, dtype=getattr(torch, dtype), device=_launching.DEVICE)
             for shape, dtype in zip(shapes, dtypes, strict=True)
         ]
         self._vary = vary

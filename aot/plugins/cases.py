@@ -104,30 +104,66 @@ def occurring(header: Header) -> list[tuple[dict[str, tuple[int, ...]], dict[str
 
 
 def trials(
-    header: Header,
-    configs: Sequence[Mapping[str, Any]],
-    combinations: Sequence[Mapping[str, str]],
-    gpu: bool = False,
+    header: Header, configs: Sequence[Mapping[str, Any]], combinations: Sequence[Mapping[str, str]]
 ) -> Iterator[Trial]:
-    """All that is run: every size in every dtype, then every config and attribute.
+    """All that the interpreter runs: every size in every dtype, then every config, attribute and a misaligned start.
 
-    combinations: of dtypes. On the interpreter one run starts at no multiple of 16 bytes. A kernel for a GPU is
-    compiled for tensors that do, as all do in an engine; there every config is run in every dtype.
+    combinations: of dtypes.
     """
     everything = occurring(header)
     ends = (everything[0], everything[-1])
-    for place, chosen in enumerate(combinations):
+    for chosen in combinations:
         for shape, attributes in everything:
             yield Trial(shape, chosen, attributes)
-        if not gpu:
-            shape, attributes = everything[0]
-            yield Trial(shape, chosen, attributes, misaligned=True)
-        for config in range(1, len(configs)) if not place or gpu else ():
-            for shape, attributes in ends[place > 0 :]:
-                yield Trial(shape, chosen, attributes, config)
+        shape, attributes = everything[0]
+        yield Trial(shape, chosen, attributes, misaligned=True)
     for chosen in combinations[:1]:
-        for name, values in header.attributes.items():
+        for config in range(1, len(configs)):
             for shape, attributes in ends:
-                for value in values:
-                    if value != attributes[name]:
-                        yield Trial(shape, chosen, {**attributes, name: value})
+                yield Trial(shape, chosen, attributes, config)
+        yield from _attributes(header, chosen, ends)
+
+
+def compiled_trials(
+    header: Header,
+    configs: Sequence[Mapping[str, Any]],
+    combinations: Sequence[Mapping[str, str]],
+    fixed: Sequence[str],
+) -> Iterator[Trial]:
+    """All that a GPU runs, where every fixed size is a kernel to compile: every size in the first dtypes, in the others
+    those that need no kernel of their own, and the last; every config in the first and the last dtypes.
+
+    Kernels are compiled for tensors that start at a multiple of 16 bytes, as all do in an engine.
+    """
+    everything = occurring(header)
+    first, last = everything[0], everything[-1]
+    constants = [(_named(header, shape, fixed), attributes) for shape, attributes in everything]
+    alike = [one for one, known in zip(everything, constants, strict=True) if known == constants[0] or one is last]
+    for place, chosen in enumerate(combinations):
+        for shape, attributes in alike if place else everything:
+            yield Trial(shape, chosen, attributes)
+        if place in (0, len(combinations) - 1):
+            for config in range(1, len(configs)):
+                yield Trial(last[0], chosen, last[1], config)
+    yield from _attributes(header, combinations[0], (first, last))
+
+
+def _attributes(
+    header: Header, chosen: Mapping[str, str], sizes: Sequence[tuple[dict[str, tuple[int, ...]], dict[str, Any]]]
+) -> Iterator[Trial]:
+    """Every other value of each attribute."""
+    for name, values in header.attributes.items():
+        for shape, attributes in sizes:
+            for value in values:
+                if value != attributes[name]:
+                    yield Trial(shape, chosen, {**attributes, name: value})
+
+
+def _named(header: Header, shape: Mapping[str, Sequence[int]], names: Sequence[str]) -> dict[str, int]:
+    """The sizes of these names."""
+    return {
+        axis: size
+        for name, axes in header.shapes.items()
+        for axis, size in zip(reversed(axes), reversed(shape[name]), strict=False)
+        if axis in names and isinstance(axis, str)
+    }

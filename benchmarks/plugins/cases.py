@@ -104,7 +104,7 @@ CASES: dict[str, Op] = {
     "add_layer_norm_fp8": Op(sizes=_rows(768, 512, 8192, 65536, scale=0.02), types={"T": "float16"}),
     "add_layer_norm_int8": Op(sizes=_rows(768, 512, 8192, 65536, scale=0.02), types={"T": "float16"}),
     "rotary": Op(
-        sizes=[{"...": (batch, 32), "positions": 2048, "head": 128} for batch in (1, 4, 16)],
+        sizes=[{"...": (batch, 32), "positions": 2048, "width": 128, "head": 128} for batch in (1, 4, 16)],
         types={"T": "bfloat16", "C": "float32"},
         peers={"rotate_half": peers.rotary},
     ),

@@ -47,6 +47,7 @@ def command(artifact: str, nodes: bool, as_json: bool) -> int:
             {**part.engine.facts, "cosine": part.report.facts.get("cosine"), "reason": part.report.facts.get("reason")}
             for part in manifest.engines
         ],
+        "kernels": [part.facts for part in manifest.kernels],
         "bytes": sum(file.bytes for file in manifest.files.values()),
         "keys": {name: record.key for name, record in manifest.records if record is not None},
         "structure": manifest.spec.get("structure", {}),
@@ -91,6 +92,12 @@ def describe(data: dict[str, Any], decisions: list[dict[str, Any]], nodes: bool)
     for engine in data["engines"]:
         state = engine["reason"] or f"cosine {number(engine['cosine'])}"
         facts.append((f"engine {engine['target']}", f"{engine['backend']}, {size_of(engine['bytes'])}, {state}"))
+        facts += [(f"  {one['plugin']}", _launched(one)) for one in engine.get("kernels", ())]
+    built = {engine["target"] for engine in data["engines"]}
+    for carried in data["kernels"]:
+        if carried["target"] not in built:
+            facts += [(f"{one['plugin']} for {carried['target']}", _kernel(one)) for one in carried["kernels"]]
+        facts += [(f"{one['op']} for {carried['target']}", f"no kernel: {one['why']}") for one in carried["left"]]
     for half in data["history"]:
         gpu = half["machine"]["gpu"]["name"] if half["machine"].get("gpu") else half["machine"].get("cpu")
         facts.append((" and ".join(half["did"]), f"{half['created']}, aot {half['versions']['aot']}, {gpu}"))
@@ -107,6 +114,18 @@ def describe(data: dict[str, Any], decisions: list[dict[str, Any]], nodes: bool)
             counts[group] = counts.get(group, 0) + 1
         rows = [(precision, op, str(count)) for (precision, op), count in sorted(counts.items())]
     return "\n".join([*lines, table(rows)]) if rows else "\n".join(lines)
+
+
+def _launched(one: dict[str, Any]) -> str:
+    """`2 nodes, kernel 1a2b3c4d5e6f, needs Python and cuda-bindings to run`."""
+    return _kernel(one) + (", needs Python and cuda-bindings to run" if one["needs_python"] else ", in the engine")
+
+
+def _kernel(one: dict[str, Any]) -> str:
+    """`2 nodes, kernel 1a2b3c4d5e6f and 3 more to choose from`, each by its digest."""
+    nodes, digests = len(one["nodes"]), one["digests"]
+    choice = f" and {len(digests) - 1} more to choose from" if len(digests) > 1 else ""
+    return f"{nodes} node{'s' if nodes > 1 else ''}, kernel {digests[0][:12]}{choice}"
 
 
 def _origin(decision: dict[str, Any]) -> str:

@@ -16,9 +16,9 @@ from aot.config import Request
 from aot.declaration import Dim, ModelSpec
 from aot.errors import ExportError, GraphError, UsageError
 from aot.explain.breaks import breaks
-from aot.explain.findings import Explanation, Memory, Ops, Precision, Ranges, Refusal, Remark, Target
+from aot.explain.findings import Called, Explanation, Memory, Ops, Precision, Ranges, Refusal, Remark, Target
 from aot.explain.memory import estimate
-from aot.explain.ops import counted, remarks, replacements
+from aot.explain.ops import called, counted, remarks, replacements
 from aot.explain.precision import rehearse
 from aot.explain.targets import Wanted, settled, wanted
 from aot.plan import Plan, decide, settings
@@ -116,14 +116,17 @@ def _look(
     with TemporaryDirectory(prefix="aot-") as folder:
         final = Path(folder) / MODEL
         ir.save(model, final, external_data=f"{MODEL}.data")
-        judged: dict[str, tuple[list[Unsupported], Ops]] = {}
+        refused: dict[str, tuple[list[Unsupported], list[Unsupported]]] = {}
         for one in asked:
-            if one.refused is None and one.backend not in judged:
-                backend = backends.get(one.backend)
-                refused = backend.unsupported(final)
-                plugins = content.names("plugins", plan.project)
-                judged[one.backend] = refused, counted(model, one.backend, refused, _before(backend, given), plugins)
-            found.targets.append(_target(one, *judged.get(one.backend, ((), None))))
+            if one.refused is not None:
+                found.targets.append(_target(one, (), None))
+                continue
+            backend = backends.get(one.backend)
+            if one.backend not in refused:
+                refused[one.backend] = backend.unsupported(final), _before(backend, given)
+            now, before = refused[one.backend]
+            plugins = called(model, backend, one.target, content.names("plugins", plan.project))
+            found.targets.append(_target(one, now, counted(model, one.backend, now, before, plugins), plugins))
     found.memory = estimate(model, spec, plan.profiles)
 
 
@@ -135,7 +138,7 @@ def _before(backend: Backend, given: Path) -> list[Unsupported]:
         return []
 
 
-def _target(one: Wanted, refused: Sequence[Unsupported], ops: Ops | None) -> Target:
+def _target(one: Wanted, refused: Sequence[Unsupported], ops: Ops | None, plugins: tuple[Called, ...] = ()) -> Target:
     backend = backends.get(one.backend)
     return Target(
         target=one.target,
@@ -146,6 +149,7 @@ def _target(one: Wanted, refused: Sequence[Unsupported], ops: Ops | None) -> Tar
         ops=ops,
         unsupported=tuple(refused) if one.refused is None else (),
         notes=one.notes,
+        plugins=plugins,
     )
 
 

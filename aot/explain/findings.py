@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from aot.backend import Unsupported
 from aot.breaks import Break
@@ -26,7 +26,8 @@ class Refusal:
 class Ops:
     """The nodes by support.
 
-    native: the vendor has it. plugin: a plugin implements it, the vendor's or the project's. rewriting: the backend
+    native: the vendor has it; of a node whose function takes its place, the function's nodes count. plugin: a plugin
+    implements it, the vendor's or the project's, and its kernel is launched. rewriting: the backend
     would not take it as exported, and a rewrite or cast of aot's puts something else there; it is counted in the
     exported graph, the others in the final one. none: nothing implements it.
     """
@@ -38,12 +39,24 @@ class Ops:
 
 
 @dataclass(frozen=True)
+class Called:
+    """A node of a plugin. does: whether its `kernel` is launched or its `function` takes its place; why: one clause."""
+
+    node: str
+    op: str
+    module: str
+    source: str
+    does: Literal["kernel", "function"]
+    why: str
+
+
+@dataclass(frozen=True)
 class Target:
     """One target. None as `target`: any that the backend builds for.
 
     asked: what the answer comes from: `parser` (the vendor's own, installed here), `table` (what is known of the
     vendor's ops) or `session` (onnxruntime's). refused: why nothing is built for the target whatever the graph.
-    notes: what to know that is no obstacle.
+    notes: what to know that is no obstacle. plugins: the nodes of plugins, in the graph's order.
     """
 
     target: str | None
@@ -54,6 +67,7 @@ class Target:
     ops: Ops | None
     unsupported: tuple[Unsupported, ...]
     notes: tuple[str, ...]
+    plugins: tuple[Called, ...] = ()
 
     @property
     def ok(self) -> bool | None:

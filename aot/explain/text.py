@@ -6,6 +6,7 @@ import io
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -124,6 +125,10 @@ class _Page:
                 self._labelled(Text(f"{_name(target)}, rewriting"), _counts(target.ops.rewriting), 2)
             if target.ops is not None and target.ops.plugin:
                 self._labelled(Text(f"{_name(target)}, plugin"), _counts(target.ops.plugin), 2)
+            for (op, does, why), count in Counter((one.op, one.does, one.why) for one in target.plugins).items():
+                nodes = f"{count} node{'s' if count > 1 else ''}"
+                what = "its kernel" if does == "kernel" else "the ops of its reference"
+                self._indented(Text(f"{_name(target)}, {op} ({nodes}): {what}; {why}"), 2)
             if target.refused is not None:
                 self.told(f"{_name(target)}: {target.refused.what}", None, target.refused.fix)
         notes = dict.fromkeys(note for target in targets for note in target.notes)

@@ -170,7 +170,7 @@ def test_the_keys_of_the_answer(fine: Path) -> None:
     ]  # fmt: skip
     (target,) = data["targets"]
     assert set(target) == {
-        "target", "backend", "version", "asked", "refused", "ops", "unsupported", "notes", "ok",
+        "target", "backend", "version", "asked", "refused", "ops", "unsupported", "notes", "plugins", "ok",
     }  # fmt: skip
     assert set(target["ops"]) == {"native", "plugin", "rewriting", "none"}
     assert set(data["precision"]) == {"name", "compute", "quantized", "wide", "warnings"}

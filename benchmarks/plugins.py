@@ -7,14 +7,18 @@ Each plugin has a process of its own: all compile side by side, then one after t
 uses its GPU. At each size the tools run in turns, as CUDA graphs, with the L2 cache overwritten before each run; where
 something cannot be captured, its launches are timed, and the row says so. aot is the fastest of CONFIGS, as TensorRT
 takes it, or of what tuning tries of a SPACE; with --tune that is kept in plugins/tuned/. Errors are of an output's
-largest magnitude, against the reference. Writes benchmarks/results/plugins.json and the table in benchmarks/README.md.
+largest magnitude, against the reference. With --engines TensorRT builds each op without its plugin and runs in the same
+turns; with --tune this is kept too, for it says where the plugin wins. Writes benchmarks/results/plugins.json and the
+table in benchmarks/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,11 +35,15 @@ from aot import content
 from aot.plugins import tuned
 from aot.plugins.header import Header, read
 
+BUILDERS = 8
+"""How many processes build engines side by side: each holds TensorRT's kernels in memory."""
+
 
 def measure(headers: Sequence[Header], arguments: argparse.Namespace, worker: Any = Worker) -> bool:
     """Measure plugins; rows are written as they come. Whether every kernel ran."""
     from plugins import measure as work
 
+    folder, unbuilt = Path(tempfile.mkdtemp(prefix="aot-engines-")), dict[str, list[str]]()
     fresh = {header.name for header in headers}
     rows = [row for row in page.kept(arguments.name) if row["plugin"] not in fresh | {"roofline"}]
     workers = [(header, worker(place % arguments.gpus, daemon=False)) for place, header in enumerate(headers)]
@@ -48,13 +56,27 @@ def measure(headers: Sequence[Header], arguments: argparse.Namespace, worker: An
             return str(error)
         return None
 
+    def build(place: int) -> None:
+        header, _ = workers[place]
+        if failed[place] is None:
+            one = worker(place % arguments.gpus)
+            try:
+                reasons = one.call(work.engines, (header.file, folder), arguments.timeout)
+                unbuilt[header.name] = [reason for reason in reasons.values() if reason is not None]
+            except RuntimeError as error:
+                unbuilt[header.name] = [str(error)]
+            one.close()
+
     def serve(gpu: int) -> None:
         for place, (header, one) in enumerate(workers):
             if place % arguments.gpus == gpu and failed[place] is None:
-                keep(header, *_answer(header, one, work.measure, arguments.timeout))
+                keep(header, *_answer(header, one, work.measure, folder, arguments.timeout))
                 one.close()
 
     def keep(header: Header, found: list[dict[str, Any]], entries: list[dict[str, Any]]) -> None:
+        found = found + [
+            {"plugin": header.name, "tool": "tensorrt", "reason": why} for why in unbuilt.get(header.name, ())
+        ]
         rows.extend(found)
         for row in found:
             print(json.dumps(row), flush=True)
@@ -64,6 +86,9 @@ def measure(headers: Sequence[Header], arguments: argparse.Namespace, worker: An
 
     with ThreadPoolExecutor(max(len(workers), 1)) as pool:
         failed = list(pool.map(prepare, workers))
+    if arguments.engines:
+        with ThreadPoolExecutor(BUILDERS) as pool:
+            list(pool.map(build, range(len(workers))))
     first = worker(0)
     try:
         rows.extend(first.call(work.roofline, (), 120))
@@ -74,12 +99,13 @@ def measure(headers: Sequence[Header], arguments: argparse.Namespace, worker: An
             keep(header, [{"plugin": header.name, "tool": "aot", "reason": reason}], [])
     with ThreadPoolExecutor(arguments.gpus) as pool:
         list(pool.map(serve, range(arguments.gpus)))
+    shutil.rmtree(folder)
     return not any("reason" in row for row in rows if row["tool"] == "aot")
 
 
-def _answer(header: Header, worker: Any, function: Any, timeout: float) -> tuple[list[Any], list[Any]]:
+def _answer(header: Header, worker: Any, function: Any, folder: Path, timeout: float) -> tuple[list[Any], list[Any]]:
     try:
-        answer = worker.call(function, (), timeout)
+        answer = worker.call(function, (folder,), timeout)
     except RuntimeError as error:
         return [{"plugin": header.name, "tool": "aot", "reason": str(error)}], []
     return answer["rows"], answer["entries"]
@@ -91,6 +117,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", metavar="NAME", help="this plugin only; may be repeated")
     parser.add_argument("--resume", action="store_true", help="only plugins that the kept result lacks or that failed")
     parser.add_argument("--tune", action="store_true", help="keep the fastest configs in plugins/tuned/")
+    parser.add_argument("--engines", action="store_true", help="also engines without the plugin; needs TensorRT")
     parser.add_argument("--table", action="store_true", help="write the page from the kept result, and nothing else")
     parser.add_argument("--gpus", type=int, default=1, help="how many GPUs work side by side")
     parser.add_argument("--seconds", type=float, default=60, help="for torch.compile, of each plugin (default: 60)")

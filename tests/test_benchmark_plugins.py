@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,14 @@ import torch
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
+from aot import toolchain
+from aot.plugins import _launching, _tuner
 from aot.plugins import cases as aot_cases
 from aot.plugins._trying import compared, referred, sampled, sizes_that_vary
+from aot.plugins.header import read
 from aot.plugins.loading import Plugin, find
 from plugins import cases, measure, page
+from tests.plugins.projects import write
 
 PACK = sorted(file.stem for file in (Path(__file__).resolve().parent.parent / "plugins").glob("[a-z]*.py"))
 MEASURED = [name for name in PACK if name in cases.CASES]
@@ -76,6 +81,130 @@ def test_sizes_of_a_plugin_without_a_case_follow_from_its_shapes() -> None:
     assert [sizes["head"] for sizes in found] == [256] * 3
 
 
+SCRIPT = Path(measure.__file__).parent.parent / "plugins.py"
+
+
+def script() -> Any:
+    """benchmarks/plugins.py, which as a module would be the package of that name."""
+    spec = importlib.util.spec_from_file_location("benchmark_of_plugins", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+class Compiled:
+    """Launches that compute the first output as the second of two configs does: in half of the time."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def begin(self, *_: Any) -> None: ...
+
+    def compiled(self, plugin: Plugin, trial: Any, vary: Any, config: Any) -> Any:
+        return config
+
+    def bound(self, made: Any, inputs: Any, outputs: Any) -> Any:
+        return lambda: outputs[0].copy_(inputs[0] * 3)
+
+
+def test_each_size_has_a_row_for_every_tool_and_an_entry_with_the_engines_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = ('CONFIGS = [{"block": 16, "num_warps": 1}]', 'CONFIGS = [{"block": 16}, {"block": 64}]')
+    file = write(tmp_path, "triple", ("float32 float16", "float32"), two)
+
+    class Engine:
+        def __init__(self, plan: Path, inputs: Any, outputs: Any) -> None:
+            self.made = [inputs["x"] * 3]
+
+        def run(self) -> None: ...
+
+    def broken(x: Any, shift: float) -> Any:
+        raise RuntimeError("no kernel")
+
+    def in_turns(runs: Any, seconds: float = 0.0) -> list[list[float]]:
+        for one in runs:
+            one()
+        return [[float(place)] * 15 for place in range(len(runs), 0, -1)]
+
+    machine = toolchain.Machine(toolchain.Gpu("NVIDIA H200", "sm90", 1), "580", "cpu")
+    monkeypatch.setattr(toolchain, "machine", lambda: machine)
+    monkeypatch.setattr(_launching, "DEVICE", "cpu")
+    for name, stub in (("Compilers", Compiled), ("Launcher", Compiled), ("Running", Engine), ("in_turns", in_turns)):
+        monkeypatch.setattr(measure, name, stub)
+    monkeypatch.setattr(_tuner, "in_turns", in_turns)
+    monkeypatch.setattr(_tuner, "waited", lambda launch: launch())
+    monkeypatch.setattr(measure, "replayed", lambda run: (run, "graph"))
+    op = cases.Op(sizes=[{"...": (2,), "width": 8}], peers={"x3": lambda x, shift: x * 3, "broken": broken})
+    monkeypatch.setitem(cases.CASES, "triple", op)
+    (tmp_path / "triple-0.plan").write_bytes(b"plan")
+
+    found = measure.Bench(file).measured(tmp_path)
+
+    by_tool = {one["tool"]: one for one in found["rows"]}
+    assert {tool: one.get("ms") for tool, one in by_tool.items()} == {
+        "aot": 5.0, "copy": 4.0, "eager": 3.0, "x3": 2.0, "tensorrt": 1.0, "broken": None,
+    }  # fmt: skip
+    assert by_tool["aot"]["config"] == {"block": 64}
+    assert by_tool["aot"]["bytes"] == 2 * 2 * 8 * 4
+    assert by_tool["aot"]["gb_per_s"] == round(128 / 5.0 / 1e6, 1)
+    assert [one["error"] for one in found["rows"] if "ms" in one] == [0.0, None, 0.0, 0.0, 0.0]
+    assert by_tool["broken"]["reason"] == "RuntimeError: no kernel"
+    (entry,) = found["entries"]
+    assert (entry["ms"], entry["expanded_ms"], entry["tried"]) == (5.0, 1.0, 2)
+    assert entry["bucket"] == {"...": 2, "width": 8}
+
+
+def test_rows_are_written_as_they_come_and_what_fails_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = script()
+    written: list[list[dict[str, Any]]] = []
+    monkeypatch.setattr(module, "write", lambda name, rows: written.append(list(rows)))
+    monkeypatch.setattr(module.page, "kept", lambda name: [row("aot", 1.0), row("aot", 9.0, plugin="rotary")])
+    headers = [header for header in map(read_of, ("nms", "rotary", "swiglu")) if header is not None]
+
+    class Stub:
+        def __init__(self, gpu: int, daemon: bool = True) -> None:
+            self.file = Path()
+
+        def call(self, function: Any, arguments: Any, timeout: float) -> Any:
+            if function is measure.roofline:
+                return [ROWS[0]]
+            self.file = arguments[0] if function is not measure.measure else self.file
+            name = self.file.stem
+            if function is measure.engines:
+                return {0: None, 1: "RuntimeError: not parsed"}
+            if name == "nms":
+                raise RuntimeError("the process ended: SIGSEGV")
+            if function is measure.prepare:
+                return []
+            if name == "swiglu":
+                raise RuntimeError("not done after 60 s")
+            return {"rows": [row("aot", 0.5, plugin=name)], "entries": []}
+
+        def close(self) -> None: ...
+
+    class Options:
+        name, gpus, seconds, timeout, engines, tune = "plugins", 2, 1.0, 1.0, True, True
+
+    assert not module.measure(headers, Options, Stub)
+    assert len(written) == 3
+    said = {(one["plugin"], one["tool"], one.get("reason"), one.get("ms")) for one in written[-1]}
+    assert said == {
+        ("roofline", "copy", None, 2.0),
+        ("norm", "aot", None, 1.0),  # kept from before
+        ("nms", "aot", "the process ended: SIGSEGV", None),
+        ("swiglu", "aot", "not done after 60 s", None),
+        ("swiglu", "tensorrt", "RuntimeError: not parsed", None),
+        ("rotary", "aot", None, 0.5),
+        ("rotary", "tensorrt", "RuntimeError: not parsed", None),
+    }
+
+
+def read_of(name: str) -> Any:
+    return read(Path(__file__).resolve().parent.parent / "plugins" / f"{name}.py")
+
+
 def row(tool: str, ms: float, **more: Any) -> dict[str, Any]:
     about = {"plugin": "norm", "sizes": {"...": [8, 4], "width": 64}, "dtypes": "bfloat16", "derived": False}
     return {**about, "tool": tool, "ms": ms, "error": 0.004, "gb_per_s": 2000.0, **more}
@@ -101,10 +230,10 @@ for held in ROWS:
 def test_the_table_says_what_is_faster_how_near_to_the_limit_and_what_failed() -> None:
     lines = page.text(ROWS).splitlines()
     assert lines[2:5] == [
-        "| norm | ...=8x4 width=64 | bfloat16 | 0.5000 | 2000 GB/s, 50% | 2.0000 (4.00x) | 0.6000 (1.20x) | - | "
+        "| norm | ...=8x4 width=64 | bfloat16 | 0.5000 | 2000 GB/s, 50% | 2.0000 (4.00x) | 0.6000 (1.20x) | - | - | "
         "F.norm 1.0000 (2.00x) | 4e-03 |",
-        "| gemm | ...=8x4 width=64 | bfloat16 | 0.2500 | 400 TFLOP/s, 50% | - | - | - | - | 4e-03 |",
-        "| broken |  |  | - | - | - | - | - | - | - |",
+        "| gemm | ...=8x4 width=64 | bfloat16 | 0.2500 | 400 TFLOP/s, 50% | - | - | - | - | - | 4e-03 |",
+        "| broken |  |  | - | - | - | - | - | - | - | - |",
     ]
     assert lines[-2:] == [
         "- norm ...=8x4 width=64, compile-max-autotune: TimeoutError: not compiled in the time that there was",

@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch._inductor import config as inductor
 
 from aot import toolchain
 from aot.errors import AotError, PluginError
+from aot.plugins import _launching
 from aot.plugins import cases as aot_cases
 from aot.plugins._launching import Launcher, Stopped
 from aot.plugins._timing import in_turns
@@ -25,7 +26,9 @@ from aot.plugins._tuner import Tuner
 from aot.plugins._workers import Compilers
 from aot.plugins.growing import grown, usual
 from aot.plugins.loading import Plugin, load
+from aot.plugins.tuned import Entry
 from plugins.cases import CASES, Op, Sizes
+from plugins.engine import Running
 
 MODES = {"compile": "default", "compile-max-autotune": "max-autotune-no-cudagraphs"}
 """torch.compile's; all things are timed as CUDA graphs of our own."""
@@ -67,18 +70,20 @@ class Bench:
                 with suppress(PluginError):
                     self._launcher.compiled(self.plugin, case.trial, self.vary, config)
 
-    def measured(self) -> dict[str, Any]:
-        """{rows, entries}: one row for each size and tool; what tuning found."""
+    def measured(self, folder: Path) -> dict[str, Any]:
+        """{rows, entries}: one row for each size and tool; what tuning found. folder: with engines, if there are."""
         rows: list[dict[str, Any]] = []
         entries: list[dict[str, Any]] = []
-        for case in self.cases:
+        for place, case in enumerate(self.cases):
             about = {"plugin": self.plugin.name, **case.about(), "derived": self.op is None}
             try:
-                tuner = Tuner(self._launcher, self.plugin, case.trial, self.vary, case.inputs())
+                tuner = Tuner(self._launcher, self.plugin, case.trial, self.vary, list(case.named().values()))
                 entry = tuner.entry()
-                entries.append(asdict(entry))
                 own = {"config": entry.config, "tried": entry.tried}
-                rows += [about | row for row in case.measured(tuner.launch_of(entry.config), tuner.outputs, own)]
+                launch, plan = tuner.launch_of(entry.config), _plan(folder, self.plugin, place)
+                found = case.measured(launch, tuner.outputs, own, plan)
+                rows += [about | row for row in found]
+                entries.append(asdict(_with_engine(entry, found)))
             except (AotError, *FOREIGN) as error:
                 rows.append({**about, "tool": "aot", "reason": _said(error)})
             gc.collect()
@@ -107,19 +112,23 @@ class Case:
         """What a row says of itself."""
         return {"sizes": dict(self.sizes), "dtypes": " ".join(dict.fromkeys(self.trial.chosen.values()))}
 
-    def inputs(self) -> list[torch.Tensor]:
-        """On the GPU, made anew."""
-        return list(sampled(self.plugin, self.trial, "cuda", self.op.sample).values())
+    def named(self) -> dict[str, torch.Tensor]:
+        """The inputs, on the GPU, made anew."""
+        return sampled(self.plugin, self.trial, _launching.DEVICE, self.op.sample)
+
+    def written(self) -> Callable[..., Any]:
+        """What one would write with torch, as a function of the inputs."""
+        function, attributes = self.op.eager or self.plugin.reference, tuple(self.trial.attributes.values())
+        return lambda *inputs: function(*inputs, *attributes)
 
     def compile(self, tool: str, until: float) -> None:
         """Have torch.compile make its kernels, for just this size."""
         if not self.op.compiles:
             return
-        function, attributes = self.op.eager or self.plugin.reference, tuple(self.trial.attributes.values())
-        made = torch.compile(lambda *inputs: function(*inputs, *attributes), mode=MODES[tool], dynamic=False)
+        made = torch.compile(self.written(), mode=MODES[tool], dynamic=False)
         try:
             with _until(until), torch.no_grad():
-                made(*self.inputs())
+                made(*self.named().values())
         except torch.OutOfMemoryError:
             pass  # others hold the memory now; it runs once more when it is timed
         except (TimeoutError, *FOREIGN) as error:
@@ -130,23 +139,22 @@ class Case:
         self._functions[tool] = made
 
     def measured(
-        self, launch: Callable[[], None], outputs: Sequence[torch.Tensor], own: Mapping[str, Any]
+        self, launch: Callable[[], None], outputs: Sequence[torch.Tensor], own: Mapping[str, Any], plan: Path
     ) -> list[dict[str, Any]]:
         """A row for each tool, all timed in turns."""
-        inputs = self.inputs()
-        named = dict(zip((one.name for one in self.plugin.schema.inputs), inputs, strict=True))
+        named = self.named()
+        inputs = list(named.values())
         wanted = referred(self.plugin, named, self.trial.attributes)
         launch()
         errors = {"aot": _error(outputs, wanted)}
         runs: dict[str, tuple[Callable[[], Any], str]] = {"aot": replayed(launch)}
         moved = sum(one.nbytes for one in (*inputs, *outputs))
-        source = torch.empty(max(moved // 2, 1), dtype=torch.int8, device="cuda")
+        source = torch.empty(max(moved // 2, 1), dtype=torch.int8, device=_launching.DEVICE)
         target = torch.empty_like(source)
         runs["copy"] = replayed(lambda: target.copy_(source))
         attributes = tuple(self.trial.attributes.values())
-        written = {"eager": self.op.eager or self.plugin.reference, **self.op.peers}
-        functions = {name: lambda *given, f=one: f(*given, *attributes) for name, one in written.items()}
-        functions |= self._functions
+        peers = {name: lambda *given, f=one: f(*given, *attributes) for name, one in self.op.peers.items()}
+        functions = {"eager": self.written(), **self._functions, **peers}
         for tool, function in functions.items():
             try:
                 with torch.no_grad():
@@ -156,6 +164,14 @@ class Case:
                     runs[tool] = replayed(lambda f=function: f(*inputs))
             except FOREIGN as error:
                 self._reasons[tool] = _said(error)
+        if plan.is_file():
+            try:
+                running = Running(plan, named, outputs)
+                running.run()
+                errors["tensorrt"] = _error(running.made, wanted)
+                runs["tensorrt"] = replayed(running.run)
+            except FOREIGN as error:
+                self._reasons["tensorrt"] = _said(error)
         taken = dict(zip(runs, in_turns([run for run, _ in runs.values()], 0.3), strict=True))
         rows = []
         for tool, (_, how) in runs.items():
@@ -165,6 +181,12 @@ class Case:
                 row["tflops"] = round(self.op.flops({**self.trial.attributes, **self.sizes}) / row["ms"] / 1e9, 2)
             rows.append(row | (dict(own) if tool == "aot" else {}))
         return rows + [{"tool": tool, "reason": reason} for tool, reason in self._reasons.items()]
+
+
+def _with_engine(entry: Entry, rows: Sequence[Mapping[str, Any]]) -> Entry:
+    """The entry with what the engine without the plugin takes, both timed in the same turns."""
+    ms = {row["tool"]: row["ms"] for row in rows if "ms" in row}
+    return replace(entry, ms=ms["aot"], expanded_ms=ms["tensorrt"]) if "tensorrt" in ms else entry
 
 
 def derived(plugin: Plugin, vary: Sequence[str]) -> list[Sizes]:
@@ -231,6 +253,28 @@ def _until(moment: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+def engines(file: Path, folder: Path) -> dict[int, str | None]:
+    """Build an engine without the plugin for each size, as `folder/PLUGIN-N.plan`: why there is none, by N."""
+    from plugins import engine
+
+    plugin = load(file)
+    op = CASES.get(plugin.name) or Op(derived(plugin, sizes_that_vary(plugin)[0]))
+    reasons: dict[int, str | None] = {}
+    for place, sizes in enumerate(op.sizes):
+        case = Case(plugin, op, sizes)
+        try:
+            engine.build(case.written(), case.named(), _plan(folder, plugin, place))
+            reasons[place] = None
+        except (AotError, *FOREIGN) as error:
+            reasons[place] = _said(error)
+        torch.cuda.empty_cache()
+    return reasons
+
+
+def _plan(folder: Path, plugin: Plugin, place: int) -> Path:
+    return folder / f"{plugin.name}-{place}.plan"
+
+
 def prepare(file: Path, seconds: float) -> list[dict[str, Any]]:
     """Compile. Returns the sizes. Raises RuntimeError with the reason where the plugin cannot be measured."""
     until = time.monotonic() + seconds
@@ -243,10 +287,10 @@ def prepare(file: Path, seconds: float) -> list[dict[str, Any]]:
     return [case.about() for case in _bench[0].cases]
 
 
-def measure() -> dict[str, Any]:
-    """Time what was compiled. Raises RuntimeError where a kernel fails on the GPU."""
+def measure(folder: Path) -> dict[str, Any]:
+    """Time what was compiled, and the engines in the folder. Raises RuntimeError where a kernel fails on the GPU."""
     try:
-        return _bench[0].measured()
+        return _bench[0].measured(folder)
     except Stopped as stopped:
         raise RuntimeError(f"the kernel fails on the GPU: {stopped}") from stopped
 

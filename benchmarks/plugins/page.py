@@ -9,7 +9,7 @@ from typing import Any
 from _result import ROOT
 
 START, END = "<!-- plugins: written by plugins.py -->", "<!-- /plugins -->"
-TOOLS = ("eager", "compile", "compile-max-autotune")
+TOOLS = ("eager", "compile", "compile-max-autotune", "tensorrt")
 """Beside aot and what a plugin's own peers are."""
 Row = dict[str, Any]
 

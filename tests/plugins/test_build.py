@@ -8,8 +8,12 @@ from pathlib import Path
 import onnx
 import pytest
 
+from aot import artifact, content, toolchain
+from aot.backends.tensorrt import TensorRt
 from aot.cli import _main as cli
 from aot.content import plugin_digest
+from aot.plugins import tuned
+from tests.backends import fake_tensorrt
 from tests.plugins.projects import line_of, write
 
 MODEL = """
@@ -104,6 +108,43 @@ def test_ops_of_plugins_stay_those_that_the_model_made_itself_too(
 
     found, _ = built(tmp_path, capsys, "--precision", "fp16")  # nothing has changed
     assert all(stage["cached"] for stage in found["stages"] if stage["name"] != "package")  # type: ignore[attr-defined]
+
+
+def test_an_artifact_carries_kernels_to_a_machine_without_the_plugins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prepared here for sm90; finished by TensorRT 10.6, a stand-in, without triton and the plugins."""
+    monkeypatch.setattr(tuned, "best", lambda *_, **__: 0)  # one config is enough
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/model.py").write_text(MODEL)
+    write(tmp_path / "here", "swiglu", text=SWIGLU)
+    built(tmp_path / "here", capsys, "--precision", "fp16", "--target", "sm90")
+    (kernels,) = artifact.load(str(tmp_path / "here/net.aot")).kernels
+    compiled = {found.plugin: found for found, *_ in kernels.by_node().values()}
+    assert set(compiled) == {"aot::add_rms_norm", "aotdemo::swiglu"}
+    assert compiled["aot::add_rms_norm"].dtypes == ("float16",) * 3
+    assert compiled["aotdemo::swiglu"].launched([(3, 16), (3, 16)]) == ((48, 1, 1), ())
+
+    there = tmp_path / "there"
+    (tmp_path / "here/net.aot").rename(there)
+    fake_tensorrt.install(monkeypatch)
+    monkeypatch.setattr(TensorRt, "can_run", lambda *_: "a stand-in runs nothing")
+    version = toolchain.version
+    monkeypatch.setattr(toolchain, "version", lambda name: None if name == "triton" else version(name))
+    names = content.names
+    monkeypatch.setattr(content, "names", lambda kind, *project: {} if kind == "plugins" else names(kind, *project))
+    assert cli.call(["build", str(there), "-o", str(tmp_path / "full.aot"), "--json"]) == 0
+    capsys.readouterr()
+    assert cli.call(["inspect", str(tmp_path / "full.aot"), "--json"]) == 0
+    (engine,) = json.loads(capsys.readouterr().out)["engines"]
+    assert {one["plugin"]: one["digests"] for one in engine["kernels"]} == {
+        name: [one.digest] for name, one in compiled.items()
+    }
+    assert all(one["needs_python"] and one["target"] == "sm90" for one in engine["kernels"])
+    assert "expanded" not in engine
+    assert cli.call(["inspect", str(tmp_path / "full.aot")]) == 0
+    said = capsys.readouterr().out
+    assert f"1 node, kernel {compiled['aotdemo::swiglu'].digest[:12]}, needs Python and cuda-bindings to run" in said
 
 
 def test_a_changed_plugin_and_what_it_imports_change_what_is_made_from_them(tmp_path: Path) -> None:

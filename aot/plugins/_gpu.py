@@ -1,8 +1,8 @@
-"""The process that checks on a GPU: `python -m aot.plugins._gpu FILE...`, answering as the interpreter's does.
+"""The process that checks on a GPU: `python -m aot.plugins._gpu CACHE FILE...`, answering as the interpreter's does.
 
 Kernels are compiled as an engine gets them, for sizes that vary wherever the plugin allows it, and launched through the
 CUDA driver. References run on the GPU too. A kernel that reads or writes where nothing is ends CUDA in a process: it
-answers `stopped`, and another one goes on with the next plugin.
+answers `stopped`, and another one goes on with the next plugin, and with what Triton has compiled already, in CACHE.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class _Plan:
     unchecked: list[str]
 
 
-def main(files: list[Path]) -> None:
+def main(cache: Path, files: list[Path]) -> None:
     """Check plugin after plugin, all of their kernels being compiled meanwhile."""
     import torch
 
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     target = toolchain.machine().gpu.target  # type: ignore[union-attr]  # checking.py has asked for it
-    compilers = Compilers()
+    compilers = Compilers(cache=cache)
     launcher = Launcher(compilers, target)
     try:
         with redirect_stdout(sys.stderr):
@@ -172,4 +172,4 @@ def _tried(plan: _Plan, trial: cases.Trial, launcher: Launcher) -> tuple[float, 
 
 
 if __name__ == "__main__":
-    main([Path(name) for name in sys.argv[1:]])
+    main(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])

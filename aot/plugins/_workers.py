@@ -22,12 +22,16 @@ from aot.plugins.header import Header
 
 
 class Compilers:
-    """Kernels that are being compiled, each once. Of a job, `config` is left aside: it is given beside it."""
+    """Kernels that are being compiled, each once. Of a job, `config` is left aside: it is given beside it.
 
-    def __init__(self, count: int | None = None) -> None:
+    count: of processes, one a core where it is left out. cache: a folder with what Triton has compiled before; without
+    one, everything is compiled.
+    """
+
+    def __init__(self, count: int | None = None, cache: Path | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="aot-ptx-")
         count = count or len(os.sched_getaffinity(0))
-        self._pool = ProcessPoolExecutor(count, get_context("spawn"), _begin, (self._folder.name,))
+        self._pool = ProcessPoolExecutor(count, get_context("spawn"), _begin, (str(cache or self._folder.name),))
         self._begun: dict[str, Future[dict[str, Any]]] = {}
 
     def begin(self, header: Header, job: Job, config: Mapping[str, Any]) -> Future[dict[str, Any]]:

@@ -108,21 +108,25 @@ def check(
     if toolchain.version("triton") is None:
         raise TargetError("triton, which runs plugins, is not installed", fix="pip install 'aot-engine[plugins]'")
     found: list[Checked] = []
-    while len(found) < len(headers):
-        todo = headers[len(found) :]
-        answers = _asked(todo, device, told)
-        found += [_read(header, one, device) for header, one in zip(todo, answers, strict=False)]
+    with tempfile.TemporaryDirectory(prefix="aot-ptx-") as cache:
+        while len(found) < len(headers):
+            todo = headers[len(found) :]
+            answers = _asked(todo, device, cache, told)
+            found += [_read(header, one, device) for header, one in zip(todo, answers, strict=False)]
     return found
 
 
-def _asked(headers: Sequence[Header], device: str, told: Callable[[str, int, int], None]) -> list[list[dict[str, Any]]]:
+def _asked(
+    headers: Sequence[Header], device: str, cache: str, told: Callable[[str, int, int], None]
+) -> list[list[dict[str, Any]]]:
     """The answers of one process, by plugin: all of them, or those up to the one that stopped the GPU."""
-    module, interprets = ("_gpu", "0") if device == "gpu" else ("_interpreter", "1")
+    module, interprets = (["_gpu", cache], "0") if device == "gpu" else (["_interpreter"], "1")
     answers: list[list[dict[str, Any]]] = []
     stopped = False
     with tempfile.TemporaryFile("w+") as errors:
         environment = {**os.environ, "TRITON_INTERPRET": interprets}
-        command = [sys.executable, "-m", f"aot.plugins.{module}", *(str(header.file) for header in headers)]
+        files = [str(header.file) for header in headers]
+        command = [sys.executable, "-m", f"aot.plugins.{module[0]}", *module[1:], *files]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
             assert process.stdout is not None
             for line in process.stdout:

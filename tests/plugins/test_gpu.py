@@ -63,7 +63,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = []
 
     class Here(Compilers):
-        def __init__(self) -> None: ...
+        def __init__(self, count: int | None = None, cache: Path | None = None) -> None: ...
 
         def begin(self, header: Any, job: Job, config: Any) -> Any: ...
 
@@ -95,7 +95,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_every_size_and_config_is_launched_with_the_grid_and_scalars_of_its_shapes(
     tmp_path: Path, answers: list[dict[str, Any]]
 ) -> None:
-    _gpu.main([write(tmp_path, "triple", FP32, TWO)])
+    _gpu.main(tmp_path, [write(tmp_path, "triple", FP32, TWO)])
 
     first, *runs = answers
     assert first["total"] == len(runs)
@@ -126,7 +126,7 @@ def test_what_a_kernel_does_wrong_on_the_gpu_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Kernel, "wrong", staticmethod(wrong))
-    _gpu.main([write(tmp_path, "triple", FP32)])
+    _gpu.main(tmp_path, [write(tmp_path, "triple", FP32)])
     failures = [failure for run in answers[1:] for failure in run["failures"]]
     assert any(says in failure for failure in failures), failures
 
@@ -139,7 +139,7 @@ def test_a_launch_that_the_driver_refuses_is_a_failure_of_its_case_alone(
             raise EngineError("the kernel is not launched with the grid")
 
     monkeypatch.setattr(Kernel, "wrong", staticmethod(refuse))
-    _gpu.main([write(tmp_path, "triple", FP32)])
+    _gpu.main(tmp_path, [write(tmp_path, "triple", FP32)])
     failed = [run for run in answers[1:] if run["failures"]]
     assert {run["failures"][0] for run in failed} == {"the kernel is not launched with the grid"}
     assert 0 < len(failed) < len(answers) - 1
@@ -165,7 +165,7 @@ def test_a_plugin_that_stops_the_gpu_costs_its_own_cases_and_the_next_is_checked
     good = {"what": "a", "seconds": 0.1, "relative": 0.0, "failures": []}
     asked: list[list[str]] = []
 
-    def answer(todo: Sequence[Any], device: str, told: object) -> list[list[dict[str, Any]]]:
+    def answer(todo: Sequence[Any], device: str, cache: str, told: object) -> list[list[dict[str, Any]]]:
         asked.append([header.name for header in todo])
         if todo[0].name == "one":
             return [[{"total": 3, **facts}, good, {**good, "failures": ["it fails on the GPU: illegal address"]}]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -113,7 +114,7 @@ class Recipe(Settings):
 
         wrong = contradiction(self)
         if wrong is not None:
-            raise PydanticCustomError("contradiction", "{what}", {"what": wrong[0], "fix": wrong[1]})
+            raise PydanticCustomError("contradiction", "{what}", {**wrong})
         return self
 
 
@@ -204,11 +205,14 @@ def load(kind: type[S], path: Path) -> S:
     A recipe that extends another one is read together with it.
     """
     data = read(path)
-    if kind is Recipe:
-        from aot.recipes import extended
+    if kind is not Recipe:
+        return parse(kind, data, str(path))
+    from aot.recipes import check_calibrator, extended
 
-        data = extended(data, path)
-    return parse(kind, data, str(path))
+    whole = extended(data, path)
+    found = parse(kind, whole.data, str(path), whole.inherited)
+    check_calibrator(found.calibrator, path)
+    return found
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -249,14 +253,17 @@ def read(path: Path) -> dict[str, Any]:
     return data
 
 
-def parse(kind: type[S], data: dict[str, Any], where: str) -> S:
-    """Check plain data against settings. Raises UsageError for the first thing that is wrong."""
+def parse(kind: type[S], data: dict[str, Any], where: str, inherited: Mapping[str, str] | None = None) -> S:
+    """Check plain data against settings. Raises UsageError for the first thing that is wrong.
+
+    inherited: the keys that come from another recipe, each with its name.
+    """
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         from aot.refusals import refused
 
-        raise refused(kind, error, where) from error
+        raise refused(kind, error, where, inherited or {}) from error
 
 
 def merged(*budgets: Budget) -> Budget:

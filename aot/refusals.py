@@ -28,8 +28,13 @@ _BOUNDS = {
 }
 
 
-def refused(kind: type[BaseModel], error: ValidationError, where: str) -> UsageError:
-    """The error for the first thing that is wrong. Unknown keys come first: a mistyped one explains a missing one."""
+def refused(
+    kind: type[BaseModel], error: ValidationError, where: str, inherited: Mapping[str, str] | None = None
+) -> UsageError:
+    """The error for the first thing that is wrong. Unknown keys come first: a mistyped one explains a missing one.
+
+    inherited: the keys that come from another file, each with what that is called.
+    """
     found = error.errors()
     first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
     # A union names the member that was tried, which is no key.
@@ -38,6 +43,12 @@ def refused(kind: type[BaseModel], error: ValidationError, where: str) -> UsageE
     if first["type"] == "extra_forbidden":
         refusal = unknown("setting", str(first["loc"][-1]), _owner(kind, first["loc"][:-1]).model_fields)
         return UsageError(refusal.what, where=f"{where}: {place}", fix=refusal.fix)
+    if first["type"] == "contradiction":
+        said = first["ctx"]
+        base = (inherited or {}).get(said["key"])
+        if base is None:
+            return UsageError(said["what"], where=where, fix=said["fix"])
+        return UsageError(f"{said['what']} ({said['key']} comes from {base})", where=where, fix=said["instead"])
     what, fix = _said(str(first["loc"][-1]) if first["loc"] else "settings", place, first)
     return UsageError(what, where=where, fix=fix)
 
@@ -57,8 +68,6 @@ def _said(key: str, place: str, first: Mapping[str, Any]) -> tuple[str, str]:
     """What is wrong with one value, and what to do."""
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
     got = f"got {_yaml(value)}"
-    if kind == "contradiction":
-        return str(context["what"]), str(context["fix"])
     if kind == "missing" and key.isdigit():
         triple = place.rpartition(".")[0]
         return f"{triple}: expected [min, opt, max], {got}", f"e.g. {triple.rpartition('.')[2]}: [1, 8, 64]"

@@ -141,6 +141,10 @@ def test_recipes_in_a_circle_are_refused_with_the_circle(tmp_path: Path) -> None
         ("extends: [int8]", "expected the name of a recipe", "extends: int8"),
         ("extend: int8", "unknown setting 'extend'", "did you mean 'extends'?"),
         ("extends: int8\nweights: {smoth: 0.5}", "unknown setting 'smoth'", "did you mean 'smooth'?"),
+        ("extends: int8.yaml", "a recipe is named without .yaml", "write extends: int8"),
+        ("extends: own", "the recipe extends itself", "name another recipe"),
+        ("extends: own.yaml", "the recipe extends itself", "name another recipe"),
+        ("extends: int8\ncalibrator: entrop", "unknown calibrator 'entrop'", "did you mean 'entropy'?"),
     ],
 )
 def test_an_extension_that_cannot_be(tmp_path: Path, text: str, what: str, fix: str) -> None:
@@ -172,6 +176,40 @@ def test_an_extension_that_cannot_be(tmp_path: Path, text: str, what: str, fix: 
 )
 def test_settings_that_cannot_be_together(tmp_path: Path, text: str, what: str) -> None:
     assert what in refusal(Recipe, tmp_path, text).what
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "fix"),
+    [
+        ("extends: int8\nprecision: fp8", "(placement.residual comes from int8)", "write placement.residual: false"),
+        ("extends: int8\nprecision: bf16", "(compute comes from int8)", "write extends: bf16"),
+        ("extends: int8\nprecision: fp16", "(gelu comes from int8)", "write extends: fp16"),
+        (
+            "extends: int8-smooth\nactivations: false",
+            "(placement.residual comes from int8)",
+            "placement.residual: false",
+        ),
+        (
+            "extends: int4\nprecision: int8",
+            "(weights.block comes from int4)",
+            "write weights.block: null, or write precision: int4",
+        ),
+        ("extends: fp8\nplacement: {residual: true}", "there are no FP8 kernels", "leave placement.residual out"),
+    ],
+)
+def test_a_setting_of_another_recipe_is_named_with_that_and_cannot_be_left_out(
+    tmp_path: Path, text: str, what: str, fix: str
+) -> None:
+    error = refusal(Recipe, tmp_path, text)
+    assert what in error.what
+    assert fix in str(error.fix)
+
+
+def test_what_the_error_says_to_write_is_taken(tmp_path: Path) -> None:
+    text = "extends: int8\nprecision: fp8"
+    assert refusal(Recipe, tmp_path, text).fix == "write placement.residual: false"
+    (tmp_path / "own.yaml").write_text(f"{text}\nplacement: {{residual: false}}")
+    assert load(Recipe, tmp_path / "own.yaml").precision == "fp8"
 
 
 def test_what_is_not_quantized_is_computed_in_the_precision() -> None:

@@ -19,7 +19,7 @@ from aot.precision.casts import retype
 from aot.precision.formats import FLOATS, QUANTIZED, Float
 from aot.precision.gelu import tanh_form
 from aot.precision.islands import Islands, find_islands
-from aot.precision.patterns import Patterns
+from aot.precision.patterns import Patterns, check_op_types
 from aot.precision.placement import Placed, place
 from aot.precision.qdq import insert
 from aot.precision.reading import Observed, figure, is_float
@@ -75,13 +75,14 @@ def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float], statistics
     amax: by tensor name, the magnitude that a calibrator chose; scales are made of it. statistics: what was observed;
     whether a value fits a dtype is decided by its extremes. Without, amax stands for both.
     Raises GraphError where the graph's opset cannot express the precision, a value's dtype is not known, or a strict
-    recipe meets a layer that it cannot quantize.
+    recipe meets a layer that it cannot quantize, and UsageError where the recipe names an op type that is none.
     """
     graph = model.graph
     original = [(node, node.name or "", node.op_type) for node in graph]
     form = QUANTIZED.get(recipe.precision)
     compute = FLOATS[recipe.compute if form else recipe.precision]
     seen = _seen(recipe, amax, statistics) if form else None
+    check_op_types(recipe.keep_fp32, model)
     keep = Patterns(recipe.keep)
     observed, islands, placed = Observed(amax), Islands({}, {}), Placed()
     works: list[Work] = []
@@ -162,9 +163,11 @@ def _insist(placed: Placed, recipe: Recipe, kept: Mapping[ir.Node, str]) -> None
             fix="name them under placement.keep, or leave strict out",
         )
     if not placed.quantized:
+        none = f"the graph has no {', '.join(recipe.placement.ops)}"
         raise GraphError(
-            f"a strict recipe has nothing to quantize: the graph has no {', '.join(recipe.placement.ops)}",
-            fix="take another precision, or leave strict out",
+            f"a strict recipe has nothing to quantize: {'it keeps every layer wide' if placed.wide else none}",
+            where="placement.keep and keep of the recipe" if placed.wide else None,
+            fix="name fewer nodes there" if placed.wide else "take another precision, or leave strict out",
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from aot import origins
 from aot.config import Recipe
 from aot.precision.attention import Attention, attentions, of_softmax
 from aot.precision.cancellation import cancelling
@@ -106,8 +107,16 @@ class _Placement:
         for pattern in self.patterns.unused:
             self.placed.warnings.append(f"the recipe keeps '{pattern}' wide, but no node or module is called that")
         if not self.placed.sites:
-            self.placed.warnings.append(f"nothing is quantized to {self.form.name}: see the reasons, node by node")
+            self.placed.warnings.append(f"nothing is quantized to {self.form.name}: {self._why_nothing()}")
         return self.placed
+
+    def _why_nothing(self) -> str:
+        """The reason of the first layer."""
+        if not self.placed.wide:
+            return f"the graph has no {', '.join(self.options.ops)}"
+        node, reason = next(iter(self.placed.wide.items()))
+        others = len(self.placed.wide) - 1
+        return f"{origins.where_of(node)}: {reason}{f'; {others} more layers' if others else ''}"
 
     def _refuse(self, layer: Layer) -> str | None:
         """Why the layer stays wide, None where it is quantized."""

@@ -212,7 +212,9 @@ def test_attention_is_quantized_on_request() -> None:
     _, outcome = converted(made, "fp8", amax)
     assert set(precisions(outcome).values()) == {"fp16"}
     assert "both operands are activations" in reasons(outcome)["s"]
-    assert outcome.warnings == ("nothing is quantized to fp8: see the reasons, node by node",)
+    [warning] = outcome.warnings
+    assert warning.startswith("nothing is quantized to fp8: node 's' (MatMul): both operands are activations")
+    assert warning.endswith("; 1 more layers")
     model, outcome = converted(made, recipe("fp8", attention=True), amax)
     assert precisions(outcome) == {"s": "fp8", "p": "fp16", "y": "fp8"}
     assert ops(model).count("QuantizeLinear") == 3  # x is read twice

@@ -10,7 +10,7 @@ import pytest
 
 from aot import origins
 from aot.config import Placement, Recipe
-from aot.errors import GraphError
+from aot.errors import GraphError, UsageError
 from aot.origins import Origin
 from tests.precision.graphs import Array, converted, graph, node, observe, precisions, reasons, run
 
@@ -57,6 +57,23 @@ def test_a_strict_recipe_refuses_a_graph_without_layers() -> None:
     made = graph("g (float[B, 8] x) => (float[B, 8] y) { y = Relu(x) }")
     with pytest.raises(GraphError, match="nothing to quantize: the graph has no MatMul, Gemm, Conv"):
         converted(made, fp8(strict=True), {"x": 1.0, "y": 1.0})
+
+
+@pytest.mark.parametrize("keys", [{"keep": ("*",)}, {"placement": {"keep": ("h", "y")}}], ids=["keep", "placement"])
+def test_a_strict_recipe_that_keeps_every_layer_says_that_it_does(keys: dict[str, Any]) -> None:
+    made = graph(LINEAR, 20, **WEIGHTS)
+    with pytest.raises(GraphError, match="nothing to quantize: it keeps every layer wide") as caught:
+        converted(made, fp8(strict=True, **keys), observe(made, X))
+    assert "keep" in str(caught.value.where)
+
+
+def test_an_op_type_that_nothing_has_is_refused_with_the_nearest_and_one_that_the_graph_lacks_is_not() -> None:
+    made = graph(LINEAR, 20, **WEIGHTS)
+    with pytest.raises(UsageError, match="unknown op type 'Sofmax'") as caught:
+        converted(made, Recipe(precision="fp16", keep_fp32=("Gelu", "Sofmax")), {})
+    assert caught.value.fix == "did you mean 'Softmax'?"
+    _, outcome = converted(made, Recipe(precision="fp16", keep_fp32=("Gelu", "Softmax")), {})
+    assert precisions(outcome) == {"h": "fp16", "a": "fp32", "y": "fp16"}
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "int8", "fp8"])

@@ -69,9 +69,11 @@ class Channels:
 
     @property
     def edges(self) -> NDArray[np.float64]:
-        """[n + 1], the lower edges of the coarse bins and the upper edge of the last."""
+        """[n + 1], the lower edges of the coarse bins and the upper edge of the last, all finite."""
         bins = np.arange(self.first, self.first + self.coarse.shape[1] + 1, dtype=np.uint32)
-        return (bins << (16 + SHIFT)).view(np.float32).astype(np.float64)
+        found = (bins << (16 + SHIFT)).view(np.float32).astype(np.float64)
+        found[np.isinf(found)] = 2.0**128
+        return found
 
     def add(self, array: Array) -> None:
         """Take a batch into account: finite values, samples along the first axis."""

@@ -66,7 +66,7 @@ def weight_scales(
     full = _rounded_up(amax / np.float32(form.top), compute, compute.step)
     if form.top > _FEW:
         return full
-    counts = None if importance is None else importance.astype(np.float32)
+    counts = None if importance is None else (importance / (importance.max(initial=0.0) or 1)).astype(np.float32)
     best, least = full, np.full(full.shape, np.inf)
     for share in _SHARES:
         scales = _rounded_up(amax * np.float32(share / form.top), compute, compute.step)

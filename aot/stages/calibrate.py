@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -77,7 +78,8 @@ def needed(recipe: Recipe) -> Level:
 
     if recipe.precision not in QUANTIZED:
         return Level.EXTREMES
-    level = get(recipe.calibrator).needs
+    # Weights alone need no ranges of activations.
+    level = get(recipe.calibrator).needs if recipe.activations else Level.EXTREMES
     if recipe.weights.smooth is not None or recipe.weights.equalize or recipe.weights.bias_correction:
         level = max(level, Level.CHANNELS)
     if recipe.weights.rounding == "adaptive":
@@ -126,8 +128,9 @@ def observe(
 ) -> Statistics:
     """What every float value of the ONNX file is on every calibration batch; those that layers read at `level`.
 
-    workers: processes that share the batches; what they find is the same. memory: bytes of observed values that each
-    holds at a time, about. Raises CalibrationError where a value is NaN or infinite or where there is no batch.
+    workers: processes that share the batches, at most one a batch and a core; what they find is the same. memory: bytes
+    of observed values that each holds at a time, about. Raises CalibrationError where a value is NaN or infinite or
+    where there is no batch.
     """
     from aot.errors import CalibrationError
     from aot.observing import MEMORY, watch
@@ -139,12 +142,16 @@ def observe(
             where="calibration data",
             fix="let the function under @model.calibration yield at least one batch",
         )
-    if workers > 1 and total > 1:
+    cores = os.cpu_count() or 1
+    processes = min(workers, total, cores)
+    if processes < workers:
+        progress.warn(f"--workers {workers}: {processes} at work, for {total} batches on {cores} cores")
+    if processes > 1:
         from aot.observing_workers import share
 
         files = [data.path / name for name in data.facts["calibration"]]
         return share(
-            model, files, level, workers, lambda count: progress.step(count, total, "batches"), memory or MEMORY
+            model, files, level, processes, lambda count: progress.step(count, total, "batches"), memory or MEMORY
         )
     return watch(
         model,

@@ -19,7 +19,7 @@ from aot.plan import Plan
 from aot.progress import Silent
 from aot.records import MODEL, Data, Graph
 from aot.run import Run
-from aot.stages.calibrate import calibrate, observe
+from aot.stages.calibrate import calibrate, needed, observe
 from aot.statistics import Level
 from aot.store import Entry, Store
 
@@ -145,9 +145,38 @@ def test_another_calibrator_runs_the_model_only_where_it_needs_to_see_more(graph
     assert not any(map(looked, ("entropy", "mse", "max")))
     assert not looked("percentile", percentile=99.0)
     assert not looked("percentile", percentile=90.0)
+    assert not looked("mse", activations=False)
     assert looked("mse", weights=Weights(smooth=0.5))
     run.fresh = True
     assert looked("max")
+
+
+def test_weights_alone_need_no_closer_look_whatever_the_calibrator() -> None:
+    closely = {"calibrator": "output_error", "activations": False}
+    assert needed(Recipe(precision="int8", **closely)) == Level.EXTREMES  # type: ignore[arg-type]
+    assert needed(Recipe(precision="int8", calibrator="output_error")) == Level.WEIGHTED
+    adaptive = Weights(rounding="adaptive")
+    assert needed(Recipe(precision="int8", weights=adaptive, **closely)) == Level.PRODUCTS  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cores", "said"), [(2, "2 at work, for 3 batches on 2 cores"), (8, "3 at work, for 3 batches")]
+)
+def test_no_more_processes_than_batches_and_cores(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, said: str
+) -> None:
+    started = []
+
+    def share(model: Path, files: list[Path], level: Level, workers: int, *_: Any) -> str:
+        started.append(workers)
+        return "seen"
+
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr("aot.observing_workers.share", share)
+    progress = Silent()
+    observe(graph.model, stored(tmp_path / "data", batches()), Level.EXTREMES, progress, workers=100)
+    assert started == [min(cores, 3)]
+    assert progress.warnings[0].startswith(f"--workers 100: {said}")
 
 
 def test_a_calibrator_clips_what_layers_read_and_nothing_else(graph: Graph, tmp_path: Path) -> None:

@@ -221,6 +221,12 @@ def flip_limit(cosine: float) -> float:
     return math.acos(max(-1.0, min(1.0, cosine))) / math.pi
 
 
+def _apart(value: float, limit: float, digits: int) -> str:
+    """The value in so many digits, or in as many as set it apart from the limit."""
+    texts = (f"{value:.{count}g}" for count in range(digits, 18))
+    return next(text for text in texts if float(text) != limit)
+
+
 def judge(measured: Mapping[str, Any], budget: Budget) -> list[str]:
     """Why these numbers miss the budget; empty where they keep it.
 
@@ -233,11 +239,11 @@ def judge(measured: Mapping[str, Any], budget: Budget) -> list[str]:
         reasons.append(f"NaN or infinities at {disagree} places where the reference differs")
     cosine, flips = measured.get("cosine"), measured.get("flips")
     if budget.cosine is not None and cosine is not None and cosine < budget.cosine:
-        reasons.append(f"cosine {cosine:.6g} is below {budget.cosine:g}")
+        reasons.append(f"cosine {_apart(cosine, budget.cosine, 6)} is below {budget.cosine:g}")
     for name in ("relative_l2", "max_abs"):
         limit, value = getattr(budget, name), measured.get(name)
         if limit is not None and value is not None and value > limit:
-            reasons.append(f"{name} {value:.4g} is above {limit:g}")
+            reasons.append(f"{name} {_apart(value, limit, 4)} is above {limit:g}")
     if budget.cosine is not None and flips is not None and flips > flip_limit(budget.cosine):
         reasons.append(
             f"{flips:.3%} of the values flipped, more than the {flip_limit(budget.cosine):.3%} "

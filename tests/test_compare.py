@@ -141,6 +141,16 @@ def test_the_worst_numbers_decide_and_are_plain_json() -> None:
     assert judge(found, Budget(cosine=0.9))[0] == "cosine -1 is below 0.9"
 
 
+def test_a_number_is_written_with_the_digits_that_set_it_apart_from_the_limit() -> None:
+    found = {"cosine": 0.999999987, "relative_l2": 0.10000001, "max_abs": 0.5}
+    limits = Budget(cosine=1, relative_l2=0.1, max_abs=0.1)
+    assert judge(found, limits) == [
+        "cosine 0.99999999 is below 1",
+        "relative_l2 0.10000001 is above 0.1",
+        "max_abs 0.5 is above 0.1",
+    ]
+
+
 def test_comparing_arrays_does_not_import_torch() -> None:
     script = (
         "import sys, numpy as np\n"

@@ -19,15 +19,17 @@ A value keeps its name as long as it holds the same numbers: by the names a rewr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import onnx_ir as ir
 
 from aot import origins
 from aot.graph_constants import lift_constants, read_small
+from aot.graph_dims import named_inputs
 from aot.graph_shapes import complete, infer_shapes
-from aot.graph_state import NODES, State, inner_graphs
+from aot.graph_state import STATE, State, inner_graphs
 from aot.origins import Origin
 
 __all__ = [
@@ -47,7 +49,7 @@ Watch = Callable[["Pass", State, State], None]
 
 _ROUNDS = 50
 """Of one pass."""
-_TURNS = 4
+_TURNS = 6
 """Of the whole list."""
 
 
@@ -58,7 +60,9 @@ class Pass:
     name: the function's name. example: a model in ONNX's text form. narrow_only: it is run only for builds that
     compute in a type narrower than FP32, since FP32 does not need what it does. float_only: it is left out of builds in
     INT8 and FP8, whose kernels are found by forms that it changes. anchors: the op types of the standard
-    domain of which a graph must hold one for the pass to change anything; empty: any graph.
+    domain of which a graph must hold one for the pass to change anything; empty: any graph. blind: it needs to know no
+    dtypes and shapes. in_one_sweep: it finds all there is at once, so that in a list it is asked again only where the
+    whole list is.
     """
 
     name: str
@@ -67,6 +71,8 @@ class Pass:
     narrow_only: bool = False
     float_only: bool = False
     anchors: tuple[str, ...] = ()
+    blind: bool = False
+    in_one_sweep: bool = False
 
     @property
     def algebra(self) -> str:
@@ -79,23 +85,25 @@ class Pass:
         `skip(node, reason)` hears of every site that looked right and was left alone. Raises RuntimeError when
         the pass never settles, which is a bug in the pass.
         """
-        return self.settle(State.of(model), skip)[0]
+        return self.settle(State.of(model, inferred=True), skip)[0]
 
-    def settle(self, state: State, skip: Skip | None = None, watch: Watch | None = None) -> tuple[int, State]:
+    def settle(
+        self, state: State, skip: Skip | None = None, watch: Watch | None = None, *, one_of_many: bool = False
+    ) -> tuple[int, State]:
         """As a call of the pass, on the model of `state`, which is its present one; the new state comes back, too.
 
-        `watch(pass, before, after)` sees every change.
+        `watch(pass, before, after)` sees every change. one_of_many: it will be called again, if it changes anything.
         """
         total = 0
         for _ in range(_ROUNDS):
             if self.anchors and state.ops.keys().isdisjoint(self.anchors):
                 return total, state
             reasons: dict[str, tuple[ir.Node, str]] = {}
-            state.model.meta[NODES] = state.ops
+            state.model.meta[STATE] = state
             try:
                 sites = self.rewrite(state.model, lambda node, why, r=reasons: r.update({node.name or "": (node, why)}))  # type: ignore[misc]
             finally:
-                del state.model.meta[NODES]
+                del state.model.meta[STATE]
             if not sites:
                 for node, why in reasons.values():
                     if skip is not None:
@@ -105,16 +113,24 @@ class Pass:
             before, state = state, _tidied(state)
             if watch is not None:
                 watch(self, before, state)
+            if one_of_many and self.in_one_sweep:
+                return total, state
         raise RuntimeError(f"pass '{self.name}' still changes the graph after {_ROUNDS} rounds")
 
 
 def graph_pass(
-    *, example: str, narrow_only: bool = False, float_only: bool = False, anchors: tuple[str, ...] = ()
+    *,
+    example: str,
+    narrow_only: bool = False,
+    float_only: bool = False,
+    anchors: tuple[str, ...] = (),
+    blind: bool = False,
+    in_one_sweep: bool = False,
 ) -> Callable[[Rewrite], Pass]:
     """Make a `Pass` of a function `(model, skip) -> sites changed`."""
 
     def declare(rewrite: Rewrite) -> Pass:
-        return Pass(rewrite.__name__, rewrite, example, narrow_only, float_only, anchors)
+        return Pass(rewrite.__name__, rewrite, example, narrow_only, float_only, anchors, blind, in_one_sweep)
 
     return declare
 
@@ -138,23 +154,31 @@ def run_passes(passes: Iterable[Pass], model: ir.Model, watch: Watch | None = No
     `watch(pass, before, after)` sees every change. A pass that the list holds more than once is counted once.
     """
     passes = tuple(passes)
-    lift_constants(model)
-    read_small(model)
     done = {one.name: Applied(one.name) for one in passes}
-    state = State.of(model)
+    with named_inputs(model):
+        lift_constants(model)
+        read_small(model)
+        _run(passes, done, State.of(model), watch)
+    return list(done.values())
+
+
+def _run(passes: Sequence[Pass], done: Mapping[str, Applied], state: State, watch: Watch | None) -> None:
+    for one in takewhile(lambda one: one.blind, passes):
+        state = _timed(one, done[one.name], state, watch)  # what is gone is not asked for
     complete(state)
     seen: dict[str, State] = {}
     for _ in range(_TURNS):
         start = state
         for one in passes:
-            if seen.get(one.name) is not state:
-                state = _timed(one, done[one.name], state, watch)
+            if seen.get(one.name) is state:
+                continue
+            before, state = state, _timed(one, done[one.name], state, watch)
+            if state is before or not one.in_one_sweep:
                 seen[one.name] = state
         if state is start:
             if not complete(state):
                 break
             seen.clear()  # the dims that passes found tell more of those behind them
-    return list(done.values())
 
 
 def _timed(one: Pass, applied: Applied, state: State, watch: Watch | None) -> State:
@@ -169,7 +193,8 @@ def _timed(one: Pass, applied: Applied, state: State, watch: Watch | None) -> St
 
     applied.skipped.clear()  # what stands in the end counts
     start = time.perf_counter()
-    sites, state = one.settle(state, lambda node, why: applied.skipped.update({node.name or "": why}), watching)
+    said = applied.skipped
+    sites, state = one.settle(state, lambda node, why: said.update({node.name or "": why}), watching, one_of_many=True)
     applied.sites += sites
     applied.seconds += time.perf_counter() - start - watched
     return state
@@ -179,11 +204,12 @@ def _tidied(before: State) -> State:
     """The state of the model after a change, once what nothing reads is gone and what is new is complete."""
     model = before.model
     drop_unread(model.graph)
-    after = State.of(model)
+    after = State.of(model, inferred=before.inferred)
     changed = after.changed(before)
     if any([origins.of(node) is not None for node in before.nodes]):
         origins.inherit(model, _Origins(before), changed)
-    complete(after, changed)
+    if after.inferred:
+        complete(after, changed)
     return after
 
 
@@ -217,7 +243,8 @@ def drop_unread(graph: ir.Graph) -> int:
             discard(node)
             removed += 1
             continue
-        for body in inner_graphs(node.attributes.data.values()) if node.attributes else ():
+        held = node.attributes.data
+        for body in inner_graphs(held.values()) if held else ():
             removed += drop_unread(body)
     for name, value in tuple(graph.initializers.data.items()):
         if not value.uses() and not value.is_graph_output() and not value.is_graph_input():

@@ -38,8 +38,9 @@ def lift_constants(model: ir.Model) -> int:
         tensor = constant_of(node)
         if tensor is None or tensor.dtype == ir.DataType.STRING or node.outputs[0].is_graph_output():
             continue
-        if "value" not in node.attributes:
+        if "value" not in node.attributes.data:
             tensor = ir.Tensor(tensor.numpy())  # what the attributes for single numbers hold lacks a proper shape
+        tensor = _read(tensor)
         node.outputs[0].replace_all_uses_with(initializer(model, node.outputs[0].name or "constant", tensor))
         removed[node.graph].append(node)
     for graph, nodes in removed.items():
@@ -63,8 +64,7 @@ def initializer(model: ir.Model, name: str, tensor: ir.TensorProtocol) -> ir.Val
     """A new initializer of the main graph; its name is `name`, with a number where that is taken."""
     unique = free_name(name, model.graph.initializers.data)
     tensor.name = unique
-    shape = ir.Shape(tensor.shape.numpy())
-    value = ir.Value(name=unique, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+    value = ir.Value(name=unique, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
     model.graph.register_initializer(value)
     return value
 
@@ -81,12 +81,14 @@ def free_name(name: str, taken: Collection[str]) -> str:
 def read_small(model: ir.Model) -> None:
     """Take small constants out of the messages that a file was parsed to, which parse and copy them at every access."""
     for value in model.graph.initializers.data.values():
-        if isinstance(value.const_value, ir.serde.TensorProtoTensor):
+        if value.const_value is not None:
             value.const_value = _read(value.const_value)
 
 
-def _read(tensor: ir.serde.TensorProtoTensor) -> ir.TensorProtocol:
-    dtype = tensor.dtype
-    if dtype == ir.DataType.STRING or dtype.bitwidth < 8 or math.prod(tensor.raw.dims) > _SMALL:
+def _read(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if not isinstance(tensor, ir.serde.TensorProtoTensor):
         return tensor
-    return ir.Tensor(tensor.numpy(), dtype, name=tensor.name, doc_string=tensor.doc_string)
+    raw, dtype = tensor.raw, tensor.dtype
+    if math.prod(raw.dims) > _SMALL or dtype == ir.DataType.STRING or dtype.bitwidth < 8:
+        return tensor
+    return ir.Tensor(tensor.numpy(), dtype, name=raw.name, doc_string=raw.doc_string)

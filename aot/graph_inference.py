@@ -37,12 +37,11 @@ def held(state: State, key: str) -> ir.TensorProtocol | None:
 
 def reads(state: State, node: ir.Node) -> Iterator[str]:
     """The keys that a node needs from outside in the small model."""
-    if not _is_if(node):
+    if not is_if(node):
         yield from state.reads(node)
         return
-    at = state.nodes[node]
-    yield from at.inputs
-    for body in inner_graphs(at.attributes):
+    yield from state.nodes[node].inputs
+    for body in state.bodies[node]:
         yield from state.graphs[body].outputs
 
 
@@ -51,13 +50,12 @@ def in_order(state: State, wanted: set[ir.Node]) -> list[ir.Node]:
     if len(state.graphs) == 1:
         return [node for node in state.nodes if node in wanted]
     found: list[ir.Node] = []
-    holders = {graph.holder for graph in state.graphs.values()}
 
     def visit(graph: ir.Graph) -> None:
         for node in state.graphs[graph].nodes:
-            whole = node in wanted and not _is_if(node)
-            if node in holders and not whole:
-                for body in inner_graphs(state.nodes[node].attributes):
+            whole = node in wanted and not is_if(node)
+            if node in state.bodies and not whole:
+                for body in state.bodies[node]:
                     visit(body)
             if node in wanted:
                 found.append(node)
@@ -66,7 +64,8 @@ def in_order(state: State, wanted: set[ir.Node]) -> list[ir.Node]:
     return found
 
 
-def _is_if(node: ir.Node) -> bool:
+def is_if(node: ir.Node) -> bool:
+    """Whether the nodes of its branches stand beside it in the small model."""
     return node.op_type == "If" and not node.domain
 
 
@@ -110,7 +109,7 @@ def inferred(
         for key in made:
             if key and state.values[key].type is not None and (stated or node.domain):
                 write(model.graph.value_info.add(), key, made_up)
-        if _is_if(node):
+        if is_if(node):
             _write_choice(model.graph, state, node)
         else:
             write_nodes(model.graph, state, (node,))
@@ -166,12 +165,9 @@ class Symbols:
     """Names of dims: those of the values in question stay; those that an inference made up become unlike all others."""
 
     def __init__(self, state: State, keys: Iterable[str]) -> None:
-        self._meta = state.model.meta
+        self._model = state.model
         self._new: dict[str, str] = {}
-        self.old = _names(state, keys)
-        if _COUNTER not in self._meta:
-            numbers = [name.removeprefix("unk__") for name in _names(state, state.values)]
-            self._meta[_COUNTER] = 1 + max([int(number) for number in numbers if number.isdecimal()], default=-1)
+        self.old = {name for key in keys for name in _names(state.values[key])}
 
     def known(self, name: str) -> bool:
         """Whether one of the values has a dim of this name."""
@@ -182,19 +178,24 @@ class Symbols:
         if name in self.old:
             return name
         if name not in self._new:
-            self._new[name] = f"unk__{self._meta[_COUNTER]}"
-            self._meta[_COUNTER] += 1
+            self._new[name] = new_dim(self._model)
         return self._new[name]
 
 
-def _names(state: State, keys: Iterable[str]) -> set[str]:
-    return {
-        size.value
-        for key in keys
-        if (shape := state.values[key].shape) is not None
-        for size in shape.dims
-        if not isinstance(size, int) and size.value is not None
-    }
+def new_dim(model: ir.Model) -> str:
+    """A made-up name that no dim of the model has."""
+    if _COUNTER not in model.meta:
+        state = State.of(model)
+        numbers = [name.removeprefix("unk__") for value in state.values.values() for name in _names(value)]
+        model.meta[_COUNTER] = 1 + max([int(number) for number in numbers if number.isdecimal()], default=-1)
+    model.meta[_COUNTER] += 1
+    return f"unk__{model.meta[_COUNTER] - 1}"
+
+
+def _names(value: ir.Value) -> Iterator[str]:
+    for size in () if value.shape is None else value.shape.dims:
+        if not isinstance(size, int) and size.value is not None:
+            yield size.value
 
 
 def take(value: ir.Value, proto: onnx.TypeProto, names: Symbols) -> bool:

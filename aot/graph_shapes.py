@@ -11,7 +11,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from aot.graph_constants import constant_of
-from aot.graph_inference import SMALL, Symbols, in_order, inferred, infos, is_long, made_up, reads, take
+from aot.graph_inference import SMALL, Symbols, in_order, inferred, infos, is_if, is_long, made_up, reads, take
 from aot.graph_state import State, inner_graphs
 
 _ASKED = "aot.asked"
@@ -19,7 +19,7 @@ _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 _BY_NUMBERS = frozenset(("Range", "Resize", "Upsample"))
 """Ops whose sizes follow from floats."""
 _ACTIVATIONS = ("Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Relu", "Sigmoid", "Softmax")
-_ALIKE = frozenset((*_ACTIVATIONS, "Abs", "Erf", "Exp", "Identity", "Log", "Neg", "Reciprocal", "Sqrt", "Tanh"))
+ALIKE = frozenset((*_ACTIVATIONS, "Abs", "Erf", "Exp", "Identity", "Log", "Neg", "Reciprocal", "Sqrt", "Tanh"))
 """Ops whose first result is of the dtype and shape of what they read first."""
 
 
@@ -39,6 +39,7 @@ def complete(state: State, changed: Iterable[ir.Node] | None = None) -> bool:
     contents of shapes; all the same they are asked when all are. Returns whether that told anything new.
     """
     if changed is None:
+        state.inferred = True
         for key, tensor in state.constants.items():
             _learn(state.values[key], tensor)
         asked = _unanswered(state.nodes)
@@ -54,7 +55,6 @@ def complete(state: State, changed: Iterable[ir.Node] | None = None) -> bool:
 
 def _urgent(state: State, changed: set[ir.Node]) -> Iterator[ir.Node]:
     """Of `changed`, and of what reads shapes that may have other contents now, the nodes that must be asked at once."""
-    holders = {graph.holder for graph in state.graphs.values()}
     shapes: set[str] = set()  # with contents that may be others now
     unknown: set[str] = set()  # that are new, so that all that reads them has changed
     for node, at in state.nodes.items():
@@ -63,7 +63,7 @@ def _urgent(state: State, changed: set[ir.Node]) -> Iterator[ir.Node]:
             reading = reading or not unknown.isdisjoint(at.inputs)
         elif not reading:
             continue
-        if node.op_type in _ALIKE and not node.domain:
+        if node.op_type in ALIKE and not node.domain:
             _be_alike(node.outputs[0], node.inputs[0])
         if reading:
             node.meta.pop(_ASKED, None)
@@ -72,7 +72,7 @@ def _urgent(state: State, changed: set[ir.Node]) -> Iterator[ir.Node]:
             shapes.update([key for key in at.outputs if key])
         elif new and node in changed:
             unknown.update([key for key in at.outputs if key])
-        by_contents = reading or node in holders or any([_holds_integers(v) for v in node.inputs if v is not None])
+        by_contents = reading or node in state.bodies or any([_holds_integers(v) for v in node.inputs if v is not None])
         if new or (by_contents and any(map(_lacks, node.outputs))):
             yield node
 
@@ -112,9 +112,10 @@ def _ask(state: State, wanted: set[ir.Node]) -> set[str]:
     better: set[str] = set()
     part = in_order(state, _with_shape_arithmetic(state, wanted))
     keys = {key for node in part for key in (*reads(state, node), *state.nodes[node].outputs) if key}
+    whole = any([node in state.bodies and not is_if(node) for node in part])  # with what is in their bodies
     # Where a long vector occurs, what does not follow from contents is told first, while its length can be said.
     for contents in (False, True) if any(is_long(state.values[key]) for key in keys) else (True,):
-        names = Symbols(state, keys if len(state.graphs) == 1 else state.values)
+        names = Symbols(state, state.values if whole else keys)
         for info in infos(inferred(state, part, taken=names.old, contents=contents)):
             value = state.values.get(info.name)
             if value is not None and _lacks(value) and take(value, info.type, names):

@@ -1,7 +1,7 @@
 """A graph as it stood at one moment: what a pass changed is the difference of two of them.
 
 Only references are kept, so that a state costs a few microseconds a node. Values go by key: the name that they had at
-that moment, behind the place of their graph where that is the body of an If, a Loop or a Scan. So a node that took
+that moment, behind the number of their graph where that is the body of an If, a Loop or a Scan. So a node that took
 over the output of another, and its name, makes the same value, whatever object stands for it.
 """
 
@@ -43,9 +43,9 @@ class State:
     """See the module's docstring.
 
     nodes: in the order of the graph, those of a body behind the node that holds it. values: by key. constants: what
-    the initializers hold. maker: the node that makes a value. ops: the nodes that passes
-    see, by op type of the standard domain, behind their places in the graph. opsets: the
-    version of each domain.
+    the initializers hold. maker: the node that makes a value. bodies: what the nodes hold that hold any. visible: the
+    nodes that passes see; ops: those of the standard domain by op type, behind their places among all. opsets: the
+    version of each domain. inferred: whether dtypes and shapes were asked for.
     """
 
     model: ir.Model
@@ -55,55 +55,62 @@ class State:
     values: dict[str, ir.Value] = field(default_factory=dict)
     constants: dict[str, ir.TensorProtocol | None] = field(default_factory=dict)
     maker: dict[str, ir.Node] = field(default_factory=dict)
+    bodies: dict[ir.Node, tuple[ir.Graph, ...]] = field(default_factory=dict)
+    visible: list[ir.Node] = field(default_factory=list)
     ops: dict[str, list[tuple[int, ir.Node]]] = field(default_factory=dict)
+    inferred: bool = False
 
     @classmethod
-    def of(cls, model: ir.Model) -> State:
+    def of(cls, model: ir.Model, *, inferred: bool = False) -> State:
         """The state of the main graph and its bodies."""
-        state = cls(model, dict(model.opset_imports))
+        state = cls(model, dict(model.opset_imports), inferred=inferred)
         state._take(model.graph, None, "", {None: ""}, True)
         return state
 
     def _take(
         self, graph: ir.Graph, holder: ir.Node | None, place: str, keys: dict[ir.Value | None, str], visible: bool
     ) -> None:
+        values, taken, maker, ops = self.values, self.nodes, self.maker, self.ops
+
         def key(value: ir.Value | None) -> str:
             known = keys.get(value)
             if known is not None or value is None:
                 return known or ""
             name = value.name
             found = place + name if name else "" if name == "" else f"{place}#{id(value)}"
-            if found in self.values:
+            if found in values:
                 found = f"{found}#{id(value)}"
             keys[value] = found
             if found:
-                self.values[found] = value
+                values[found] = value
             return found
 
         inputs = tuple([key(value) for value in graph.inputs])
         constants = tuple([key(value) for value in graph.initializers.data.values()])
         for name in constants:
-            self.constants[name] = self.values[name].const_value
+            self.constants[name] = values[name].const_value
         nodes = tuple(graph)
         for node in nodes:
-            attributes = tuple(node.attributes.data.values())
+            domain, op = node.domain, node.op_type
             read = tuple([keys[value] if value in keys else key(value) for value in node.inputs])
             made = tuple([key(value) for value in node.outputs])
-            domain, op = node.domain, node.op_type
-            self.nodes[node] = NodeState((domain, op, node.overload), attributes, read, made, graph)
-            if not domain and visible:
-                if op in self.ops:
-                    self.ops[op].append((len(self.nodes), node))
-                else:
-                    self.ops[op] = [(len(self.nodes), node)]
+            held = node.attributes.data
+            attributes = tuple(held.values()) if held else ()
+            taken[node] = NodeState((domain, op, node.overload), attributes, read, made, graph)
+            if visible:
+                self.visible.append(node)
+                if not domain:
+                    if op in ops:
+                        ops[op].append((len(taken), node))
+                    else:
+                        ops[op] = [(len(taken), node)]
             for name in made:
-                self.maker[name] = node
-            for attribute in attributes:
-                if attribute.type is not _GRAPH and attribute.type is not _GRAPHS:
-                    continue
-                for index, body in enumerate(bodies(attribute)):
-                    place_in = f"{place}{node.name or made[0]}.{attribute.name}.{index}/"
-                    self._take(body, node, place_in, keys, visible and op in CONTROL)
+                maker[name] = node
+            inner = inner_graphs(attributes) if attributes else None
+            if inner:
+                self.bodies[node] = tuple(inner)
+                for body in inner:
+                    self._take(body, node, _place(self.model, body), keys, visible and op in CONTROL)
         outputs = tuple([key(value) for value in graph.outputs])
         self.graphs[graph] = GraphState(inputs, outputs, constants, nodes, holder)
 
@@ -119,9 +126,8 @@ class State:
 
     def reads(self, node: ir.Node) -> Iterator[str]:
         """The keys that a node needs from outside: what it reads, and what its bodies capture."""
-        at = self.nodes[node]
-        yield from [key for key in at.inputs if key]
-        for body in inner_graphs(at.attributes):
+        yield from [key for key in self.nodes[node].inputs if key]
+        for body in self.bodies.get(node, ()):
             graph = self.graphs[body]
             inside = set(graph.inputs)
             for inner in graph.nodes:
@@ -130,26 +136,34 @@ class State:
             yield from [key for key in graph.outputs if key not in inside]
 
 
+def _place(model: ir.Model, body: ir.Graph) -> str:
+    """What the keys of a body begin with: a number of its own, the same in every state."""
+    if _NUMBER not in body.meta:
+        body.meta[_NUMBER] = model.meta[_NUMBER] = model.meta.get(_NUMBER, 0) + 1
+    return f"{body.meta[_NUMBER]}/"
+
+
+_NUMBER = "aot.graph"
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
-NODES = "aot.nodes"
-"""Where a model (`meta`) keeps `State.ops` while a pass runs over it."""
+STATE = "aot.state"
+"""Where a model (`meta`) keeps its state while a pass runs over it."""
 CONTROL = frozenset(("If", "Loop", "Scan"))
 """The ops whose bodies may be rewritten. Others, such as those of FlexAttention, need not see what is around them."""
 
 
-def walk(graph: ir.Graph) -> Iterator[ir.Node]:
-    """As `graph.all_nodes()`, several times faster: the nodes, those of a body of `CONTROL` behind the node that holds
-    it."""
+def walk(graph: ir.Graph, *, everywhere: bool = False) -> Iterator[ir.Node]:
+    """The nodes, those of a body of `CONTROL` behind the node that holds it. everywhere: those of all bodies, as
+    `graph.all_nodes()` has them; this is several times faster."""
     for node in graph:
         yield node
-        if node.op_type not in CONTROL:
+        if node.op_type not in CONTROL and not everywhere:
             continue
         for attribute in node.attributes.data.values():
             if attribute.type is _GRAPH or attribute.type is _GRAPHS:
                 for body in bodies(attribute):
-                    yield from walk(body)
+                    yield from walk(body, everywhere=everywhere)
 
 
 def inner_graphs(attributes: Iterable[ir.Attr]) -> list[ir.Graph]:

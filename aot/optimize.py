@@ -102,9 +102,8 @@ def optimize(
     model larger. For the others see `chosen`. Raises UsageError for a pass that does not exist, and GraphError where
     `check` finds a pass that changes what the graph computes.
     """
-    from onnx_ir.passes import common
-
     from aot.graph import run_passes
+    from aot.graph_order import name_apart, sort
     from aot.passes.fold_constants import LIMIT
 
     passes = chosen(narrow=narrow, quantized=quantized, operator=operator, without=without)
@@ -113,12 +112,11 @@ def optimize(
     before = _count(model)
     outputs = [(value.shape, value.type) for value in model.graph.outputs]
     start, checked = time.perf_counter(), check.seconds if check is not None else 0.0
-    with _frozen():
-        # Names first: what is skipped is reported by name.
-        common.NameFixPass()(model)
+    with _uncollected():
+        name_apart(model)  # first, since what is skipped is reported by name
         done = run_passes(passes, model, check)
-        common.NameFixPass()(model)
-        common.TopologicalSortPass()(model)
+        name_apart(model)
+        sort(model)
     for value, (shape, kind) in zip(model.graph.outputs, outputs, strict=True):
         value.shape, value.type = shape or value.shape, kind or value.type
     seconds = time.perf_counter() - start
@@ -127,17 +125,22 @@ def optimize(
 
 
 @contextmanager
-def _frozen() -> Iterator[None]:
-    """Garbage is only looked for in what comes to be here: not again and again in all the modules that are loaded."""
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
+def _uncollected() -> Iterator[None]:
+    """Garbage in cycles is left for later: it is little, the nodes that are gone, and the search for it goes through
+    all that are there. What came to be here counts as old afterwards, else the search would begin at once."""
+    enabled = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if enabled:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
+            gc.enable()
 
 
 def _count(model: ir.Model) -> int:
-    return sum(1 for _ in model.graph.all_nodes())
+    from aot.graph_state import walk
+
+    return sum(1 for _ in walk(model.graph, everywhere=True))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from aot.graph_inference import made_up
+from aot.graph_inference import made_up, new_dim
 from aot.passes import _compute_views
 from aot.passes._contents_shapes import SHAPES
 from aot.passes._edit import attribute, dims, tensor
@@ -42,10 +42,11 @@ _EXACT = 1 << 24
 class Contents:
     """`of` what a value holds, `dims` of its shape, as far as the nodes visited so far tell."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
         self._held: dict[ir.Value, Array | None] = {}
         self._names: dict[str, Number] = {}
-        self._named: dict[Number, str] = {}
+        self._named: dict[Polynomial, str] = {}
 
     def of(self, value: ir.Value | None) -> Array | None:
         """The elements, None where they are not followed."""
@@ -113,14 +114,21 @@ class Contents:
         return [_objects(_ARITHMETIC[op](node, *inputs))]
 
     def _learn(self, node: ir.Node) -> None:
-        """Say what the dims of the output are, where inference gave them names of its own."""
-        known = dims(node.outputs[0]) if node.outputs else None
-        if known is None or not any([isinstance(dim, str) and made_up(dim) for dim in known]):
-            return
+        """Say what the dims of the output are, where inference gave them names of its own or did not know how many."""
+        value = node.outputs[0] if node.outputs else None
         infer = SHAPES.get(node.op_type)
-        found = infer(self, node) if infer is not None else None
-        if found is not None and len(found) == len(known):
-            for name, size in zip(known, found, strict=True):
+        if value is None or infer is None:
+            known = None
+        elif value.shape is None:
+            found = infer(self, node)
+            value.shape = None if found is None else ir.Shape([self._name(size) for size in found])
+            return
+        else:
+            known = dims(value)
+        if known is not None and any([isinstance(dim, str) and made_up(dim) for dim in known]):
+            assert infer is not None
+            found = infer(self, node)
+            for name, size in zip(known, found, strict=True) if found is not None and len(found) == len(known) else ():
                 if isinstance(name, str) and made_up(name) and name not in self._names and size != atom(name):
                     self._names[name] = size
         for value in node.outputs if self._names else ():
@@ -133,17 +141,25 @@ class Contents:
         shape, sizes = value.shape, self.dims(value)
         if shape is None or sizes is None or value.is_graph_output():
             return
-        new: list[int | str | None] = []
-        for dim, size in zip(shape, sizes, strict=True):
-            old = dim if isinstance(dim, int) else dim.value
-            if isinstance(size, int):
-                new.append(size)
-            elif isinstance(old, str) and made_up(old):
-                new.append(size.name or self._named.setdefault(size, old))
-            else:
-                new.append(old)
-        if new != [dim if isinstance(dim, int) else dim.value for dim in shape]:
+        old = [dim if isinstance(dim, int) else dim.value for dim in shape]
+        new = [
+            self._name(size, was) if isinstance(size, int) or (isinstance(was, str) and made_up(was)) else was
+            for size, was in zip(sizes, old, strict=True)
+        ]
+        if new != old:
             value.shape = ir.Shape(new)
+
+    def _name(self, size: Number, name: int | str | None = None) -> int | str | None:
+        """A size as a shape says it: a number, the name of the dim that it is, or the name that all have which are
+        equal to it, the first time `name`, which is made up where none is given."""
+        if isinstance(size, int):
+            return size
+        if size.name is not None:
+            return size.name
+        if size not in self._named:
+            self._named[size] = str(name) if name is not None else new_dim(self._model)
+            self._names.setdefault(self._named[size], size)
+        return self._named[size]
 
 
 def _small(value: ir.Value) -> bool:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from aot.passes._edit import attribute, dims
+from aot.graph_shapes import ALIKE
+from aot.passes._edit import EVERYTHING, array, attribute, dims
+from aot.passes._layouts import REDUCTIONS
 from aot.passes._symbols import Polynomial, at_least, atom, quotient
 
 if TYPE_CHECKING:
@@ -50,15 +52,15 @@ def broadcast(shapes: Sequence[Sequence[Number]]) -> list[Number] | None:
 
 def _elementwise(contents: Contents, node: ir.Node) -> list[Number] | None:
     after = dims(node.outputs[0])
-    if all([_adds_nothing(dims(value), after) for value in node.inputs]):
+    if after is not None and all([_adds_nothing(dims(value), after) for value in node.inputs]):
         return None
     shapes = [shape for value in node.inputs if (shape := contents.dims(value)) is not None]
     return broadcast(shapes) if len(shapes) == len(node.inputs) else None
 
 
-def _adds_nothing(before: Sequence[object] | None, after: Sequence[object] | None) -> bool:
+def _adds_nothing(before: Sequence[object] | None, after: Sequence[object]) -> bool:
     """Whether a shape tells no more of what it is broadcast to than is known."""
-    if before == after or before is None or after is None:
+    if before == after or before is None:
         return True
     return all([a == 1 or a == b for a, b in zip(reversed(before), reversed(after), strict=False)])
 
@@ -100,10 +102,11 @@ def _sliced(contents: Contents, node: ir.Node) -> list[Number] | None:
         return None
     starts, ends, axes, steps = [*(held.tolist() for held in given if held is not None), None, None][:4]
     for at, axis in enumerate(range(len(starts)) if axes is None else axes):
-        size = found[axis]
-        if not isinstance(size, int):
+        size, step = found[axis], 1 if steps is None else steps[at]
+        if isinstance(size, int):
+            found[axis] = len(range(size)[starts[at] : ends[at] : step])
+        elif (starts[at], step) != (0, 1) or ends[at] < EVERYTHING:
             return None
-        found[axis] = len(range(size)[starts[at] : ends[at] : 1 if steps is None else steps[at]])
     return found
 
 
@@ -118,6 +121,58 @@ def _padded(contents: Contents, node: ir.Node) -> list[Number] | None:
     if before is None or pads is None or len(pads) != 2 * len(before):
         return None
     return [dim + pads[at] + pads[at + len(before)] for at, dim in enumerate(before)]
+
+
+def _turned(contents: Contents, node: ir.Node) -> list[Number] | None:
+    before = contents.dims(node.inputs[0])
+    return None if before is None else [before[axis] for axis in attribute(node, "perm", range(len(before))[::-1])]
+
+
+def _multiplied(contents: Contents, node: ir.Node) -> list[Number] | None:
+    a, b = contents.dims(node.inputs[0]), contents.dims(node.inputs[1])
+    if a is None or b is None or min(len(a), len(b)) < 2:
+        return None
+    outer = broadcast([a[:-2], b[:-2]])
+    return None if outer is None else [*outer, a[-2], b[-1]]
+
+
+def _alike(contents: Contents, node: ir.Node) -> list[Number] | None:
+    return contents.dims(node.inputs[0])
+
+
+def _reduced(contents: Contents, node: ir.Node) -> list[Number] | None:
+    before, axes = contents.dims(node.inputs[0]), _axes(node)
+    if before is None or axes is None or (not axes and attribute(node, "noop_with_empty_axes", 0)):
+        return None
+    gone = {axis % len(before) for axis in axes} if axes else set(range(len(before)))
+    if attribute(node, "keepdims", 1):
+        return [1 if at in gone else size for at, size in enumerate(before)]
+    return [size for at, size in enumerate(before) if at not in gone]
+
+
+def _squeezed(contents: Contents, node: ir.Node) -> list[Number] | None:
+    before, axes = contents.dims(node.inputs[0]), _axes(node)
+    if before is None or not axes:
+        return None
+    gone = {axis % len(before) for axis in axes}
+    return [size for at, size in enumerate(before) if at not in gone]
+
+
+def _unsqueezed(contents: Contents, node: ir.Node) -> list[Number] | None:
+    before, axes = contents.dims(node.inputs[0]), _axes(node)
+    if before is None or axes is None:
+        return None
+    rank, rest = len(before) + len(axes), iter(before)
+    new = {axis % rank for axis in axes}
+    return [1 if at in new else next(rest) for at in range(rank)]
+
+
+def _axes(node: ir.Node) -> list[int] | None:
+    """The axes that an attribute or the second input names; empty where neither is there, None where computed."""
+    if len(node.inputs) < 2 or node.inputs[1] is None:
+        return list(attribute(node, "axes", ()))
+    given = array(node.inputs[1])
+    return None if given is None else [int(axis) for axis in given.reshape(-1)]
 
 
 def _told(contents: Contents, node: ir.Node) -> list[Number] | None:
@@ -135,5 +190,11 @@ SHAPES: dict[str, Callable[[Contents, ir.Node], list[Number] | None]] = {
     "Slice": _sliced,
     "Tile": _tiled,
     "Pad": _padded,
+    "Transpose": _turned,
+    "MatMul": _multiplied,
+    "Squeeze": _squeezed,
+    "Unsqueeze": _unsqueezed,
+    **dict.fromkeys(REDUCTIONS, _reduced),
+    **dict.fromkeys((*ALIKE, "Cast", "LayerNormalization"), _alike),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Where", "Equal", "And", "Or", "Pow", "Max", "Min"), _elementwise),
 }

@@ -10,9 +10,12 @@ import onnx_ir as ir
 
 from aot.graph_constants import constant_of, initializer
 from aot.graph_inference import made_up
-from aot.graph_state import NODES, walk
+from aot.graph_state import STATE, walk
 
 Dim = int | str | None
+
+EVERYTHING = 2**31 - 1
+"""No dim is larger: a slice up to here takes all there is."""
 
 
 def nodes(model: ir.Model, *ops: str) -> Iterator[ir.Node]:
@@ -20,16 +23,23 @@ def nodes(model: ir.Model, *ops: str) -> Iterator[ir.Node]:
 
     They are those that were there when the pass began; nodes that it has removed meanwhile are passed over.
     """
-    index = model.meta.get(NODES)
-    if index is None:
+    state = model.meta.get(STATE)
+    if state is None:
         found = [node for node in walk(model.graph) if node.op_type in ops and node.domain == ""]
     elif len(ops) == 1:
-        found = [node for _, node in index.get(ops[0], ())]
+        found = [node for _, node in state.ops.get(ops[0], ())]
     else:
-        found = [
-            node for _, node in sorted([each for op in dict.fromkeys(ops) for each in index.get(op, ())], key=_place)
-        ]
+        each = [one for op in dict.fromkeys(ops) for one in state.ops.get(op, ())]
+        found = [node for _, node in sorted(each, key=_place)]
     for node in found:
+        if node.graph is not None:
+            yield node
+
+
+def every_node(model: ir.Model) -> Iterator[ir.Node]:
+    """As `nodes`, of any domain and op type."""
+    state = model.meta.get(STATE)
+    for node in list(walk(model.graph)) if state is None else state.visible:
         if node.graph is not None:
             yield node
 
@@ -51,7 +61,7 @@ def opset(model: ir.Model) -> int:
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
     """The plain value of an attribute, `default` where it is absent."""
-    found = node.attributes.get(name)
+    found = node.attributes.data.get(name)  # its own `get` raises and catches an error for what is absent
     return default if found is None else found.value
 
 
@@ -143,6 +153,13 @@ def as_attributes(values: Mapping[str, Any]) -> dict[str, ir.Attr]:
     }
 
 
+def _node(
+    op: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any] | None, name: str | None, like: ir.Node
+) -> ir.Node:
+    held = tuple(as_attributes(attributes).values()) if attributes else ()
+    return ir.Node("", op, inputs, held, name=name, metadata_props=dict(like.metadata_props))
+
+
 def replace(
     node: ir.Node,
     op: str,
@@ -160,9 +177,7 @@ def replace(
     assert graph is not None
     assert len(node.outputs) == 1
     source = node if like is None else like
-    new = ir.node(
-        op, inputs, as_attributes(attributes or {}), name=source.name, metadata_props=dict(source.metadata_props)
-    )
+    new = _node(op, inputs, attributes, source.name, source)
     ir.convenience.replace_nodes_and_values(graph, node, [node], [new], node.outputs, new.outputs)
     return new
 
@@ -177,7 +192,7 @@ def before(
     """The output of a new node in front of `node`, with the name and metadata of `like`, by default of `node`."""
     source = node if like is None else like
     name = source.name if like is not None else f"{node.name}_{op}"
-    made = ir.node(op, inputs, as_attributes(attributes or {}), name=name, metadata_props=dict(source.metadata_props))
+    made = _node(op, inputs, attributes, name, source)
     made.outputs[0].name = f"{node.outputs[0].name}_{op}"
     assert node.graph is not None
     node.graph.insert_before(node, made)

@@ -112,6 +112,11 @@ def _pad(node: ir.Node, order: Sequence[int]) -> Moved | None:
     return Moved({}, {1: new})
 
 
+def inverse(order: Sequence[int]) -> tuple[int, ...]:
+    """The order that undoes one."""
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
 def before(data: Array, order: Sequence[int]) -> Array | None:
     """A constant that is broadcast against a transposed operand, as it is broadcast before the Transpose.
 
@@ -123,4 +128,4 @@ def before(data: Array, order: Sequence[int]) -> Array | None:
     if all(order[axis] == axis for axis in range(rank - data.ndim, rank)):
         return data
     full = data.reshape((1,) * (rank - data.ndim) + data.shape)
-    return full.transpose(np.argsort(order))
+    return full.transpose(inverse(order))

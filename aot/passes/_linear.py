@@ -138,25 +138,33 @@ class Affine(NamedTuple):
     dtype: np.dtype[Any]
 
 
+def scaled_or_shifted(node: ir.Node) -> ir.Value | None:
+    """The x of an `affine` node; some nodes have one that are not affine after all."""
+    if node.op_type == "Neg":
+        return node.inputs[0]
+    left, right = node.inputs
+    first, second = constant_tensor(left) is None, constant_tensor(right) is None
+    return None if first == second else left if first else right
+
+
 def affine(node: ir.Node) -> Affine | None:
     """Neg, and Mul, Div, Add or Sub with a constant, as a·x + b.
 
     None for any other, where a or b is not finite, and where they are too many to be one a channel.
     """
-    if node.op_type == "Neg":
-        x = node.inputs[0]
-        if x is None or x.dtype is None or not x.dtype.is_floating_point():
-            return None
-        return Affine(x, -np.ones(()), np.zeros(()), x.dtype.numpy())
-    left, right = node.inputs
-    constants = [constant_tensor(value) for value in node.inputs]
-    if left is None or right is None or (constants[0] is None) == (constants[1] is None):
+    value, one, zero = scaled_or_shifted(node), np.ones(()), np.zeros(())
+    if value is None:
         return None
-    value, tensor = (left, constants[1]) if constants[0] is None else (right, constants[0])
+    if node.op_type == "Neg":
+        if value.dtype is None or not value.dtype.is_floating_point():
+            return None
+        return Affine(value, -one, zero, value.dtype.numpy())
+    left, right = node.inputs
+    tensor = constant_tensor(right if value is left else left)
     if tensor is None or not tensor.dtype.is_floating_point() or tensor.size > _MOST_CHANNELS:
         return None
     data = tensor.numpy()
-    c, one, zero = data.astype(np.float64), np.ones(()), np.zeros(())
+    c = data.astype(np.float64)
     if not np.isfinite(c).all() or (node.op_type == "Div" and (value is right or not c.all())):
         return None
     if node.op_type in ("Mul", "Div"):
@@ -211,7 +219,7 @@ def fold_ahead(model: ir.Model, layer: Layer, x: ir.Value, a: Array, b: Array) -
         return "the product leaves the range of the weight's dtype"
     bias, shift = _bias(layer), None
     if b.any():
-        moved = _matrix(layer) @ np.broadcast_to(b, layer.inputs) * attribute(layer.node, "alpha", 1.0)
+        moved = _applied(layer, np.broadcast_to(b, layer.inputs)) * attribute(layer.node, "alpha", 1.0)
         shift = moved if bias is None else bias + moved
     elif bias is not None:
         shift = bias
@@ -252,22 +260,24 @@ def _along(layer: Layer, a: Array, axis: int) -> Array:
     return np.repeat(a.reshape(group, -1), shape[0] // group, axis=0).reshape(shape[0], shape[1], *tail)
 
 
-def _matrix(layer: Layer) -> Array:
-    """The weight as [outputs, inputs] in FP64, summed over the window. For Conv, Gemm and MatMul."""
+def _applied(layer: Layer, b: Array) -> Array:
+    """Wb in FP64, one number an output channel, for a b that is the same all over the window.
+
+    For Conv, Gemm and MatMul.
+    """
     weight = np.asarray(_exact(layer.weight), np.float64)
     if layer.node.op_type != "Conv":
-        return weight if attribute(layer.node, "transB", 0) else weight.T
+        found: Array = (weight if attribute(layer.node, "transB", 0) else weight.T) @ b
+        return found
     window = weight.reshape(*weight.shape[:2], -1).sum(-1)
     group = attribute(layer.node, "group", 1)
-    full = np.zeros((group, layer.outputs // group, group, layer.inputs // group))
-    for index, part in enumerate(window.reshape(group, -1, window.shape[1])):
-        full[index, :, index] = part
-    return full.reshape(layer.outputs, layer.inputs)
+    grouped = window.reshape(group, -1, window.shape[1]) @ b.reshape(group, -1, 1)
+    return grouped.reshape(-1)
 
 
 def _rescaled(model: ir.Model, layer: Layer, factor: Array) -> ir.Value | None:
     """The weight times `factor`, computed in FP64 and rounded once; None where it overflows."""
-    if not layer.narrow and math.prod(layer.shape) > _READ and (abs(factor) <= 1).all():
+    if not layer.narrow and math.prod(layer.shape) > _READ and _stays_finite(layer.weight, factor):
         return _multiplied(model, f"{layer.weight.name}_folded", layer.weight, factor)
     exact = np.asarray(_exact(layer.weight)) * factor
     rounded = _rounded(model, f"{layer.weight.name}_folded", exact, layer.weight)
@@ -275,6 +285,18 @@ def _rescaled(model: ir.Model, layer: Layer, factor: Array) -> ir.Value | None:
         return rounded
     del model.graph.initializers[str(rounded.name)]
     return None
+
+
+def _stays_finite(weight: ir.Value, factor: Array) -> bool:
+    """Whether no product can leave the range of the weight's dtype, told by the largest of each."""
+    if (abs(factor) <= 1).all():
+        return True
+    tensor = constant_tensor(weight)
+    assert tensor is not None
+    source, before = _unrounded(weight) or (tensor, ())
+    data = source.numpy()
+    most = math.prod([float(abs(one).max()) for one in (*before, factor)]) * float(max(data.max(), -data.min()))
+    return most <= float(np.finfo(tensor.dtype.numpy()).max)
 
 
 def _multiplied(model: ir.Model, name: str, weight: ir.Value, factor: Array) -> ir.Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from aot.passes._edit import (
     opset,
     replace,
 )
-from aot.passes._layouts import BROADCAST, Moved, before, moved
+from aot.passes._layouts import BROADCAST, Moved, before, inverse, moved
 from aot.passes._views import VIEWS, Layout, chain, shortest
 
 # Nodes of a region; elements of a constant that is transposed with it.
@@ -41,10 +42,10 @@ class _Region:
     steps: _Steps
     moves: dict[ir.Node, Moved] = field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def back(self) -> tuple[int, ...]:
         """The order of a Transpose that undoes the one by `order`."""
-        return tuple(int(axis) for axis in np.argsort(self.order))
+        return inverse(self.order)
 
     def grow(self, seeds: Iterable[ir.Node], graph: ir.Graph | ir.Function | None) -> bool:
         """Take in all that is connected with `seeds` over values with the region's axes; False where there is none."""
@@ -171,7 +172,7 @@ def _count(found: Sequence[ir.Node], first: tuple[int, ...], last: tuple[int, ..
         return 0
     shape = dims(found[0].inputs[0])
     if shape is not None and first:
-        shape = tuple(shape[int(axis)] for axis in np.argsort(first))
+        shape = tuple([shape[axis] for axis in inverse(first)])
     layout = Layout.of(shape)
     if layout is not None and first:
         layout.after = [layout.after[axis] for axis in first]
@@ -183,6 +184,7 @@ def _count(found: Sequence[ir.Node], first: tuple[int, ...], last: tuple[int, ..
 
 
 @graph_pass(
+    in_one_sweep=True,
     anchors=("Transpose",),
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
@@ -208,7 +210,7 @@ def cancel_transposes(model: ir.Model, skip: Skip) -> int:
             continue
         maker = node.inputs[0].producer() if node.inputs[0] is not None else None
         onwards = _Region(order, version, steps), [use.node for use in result.uses()]
-        backwards = _Region(tuple(np.argsort(order).tolist()), version, steps), [maker] if maker is not None else []
+        backwards = _Region(inverse(order), version, steps), [maker] if maker is not None else []
         for region, seeds in (onwards, backwards):
             if not region.grow([seed for seed in seeds if seed not in vain[region.order]], node.graph):
                 continue
@@ -281,12 +283,16 @@ def _compute(model: ir.Model, region: _Region, node: ir.Node, known: dict[ir.Val
     for index, data in move.inputs.items():
         inputs += [None] * (index + 1 - len(inputs))
         inputs[index] = constant(model, f"{node.outputs[0].name}_in{index}", data)
-    attributes = as_attributes({**node.attributes, **move.attributes})
+    attributes = as_attributes({**node.attributes.data, **move.attributes})
     if move.same:
         replace(node, node.op_type, inputs, attributes)
         return
-    new = ir.node(node.op_type, inputs, attributes, num_outputs=len(node.outputs), name=f"{node.name}_moved")
-    new.metadata_props.update(node.metadata_props)
+    new = ir.Node(
+        *("", node.op_type, inputs, tuple(attributes.values())),
+        num_outputs=len(node.outputs),
+        name=f"{node.name}_moved",
+        metadata_props=dict(node.metadata_props),
+    )
     assert node.graph is not None
     node.graph.insert_before(node, new)
     for value, result in zip(node.outputs, new.outputs, strict=True):

@@ -10,10 +10,11 @@ from aot.passes._edit import bypass, nodes, refine
 
 
 @graph_pass(
+    in_one_sweep=True,
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,4] x) => (float[B,4] y) { t = Identity(x)  u = Relu(t)  y = Add(u, t) }
-    """
+    """,
 )
 def drop_identities(model: ir.Model, skip: Skip) -> int:
     """Identity(x) = x. One that is an output stays where x is an output too, or not computed in the same graph: what
@@ -46,10 +47,12 @@ def _take_over(value: ir.Value, output: ir.Value, node: ir.Node) -> None:
 
 
 @graph_pass(
+    blind=True,
+    in_one_sweep=True,
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,4] x) => (float[B,4] y) <float[1] unused = {1}> { a = Exp(x)  b = Neg(a)  y = Relu(x) }
-    """
+    """,
 )
 def drop_dead(model: ir.Model, skip: Skip) -> int:
     """What no output depends on is not computed, nor kept."""

@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
 from aot.graph_constants import lift_constants
-from aot.graph_state import CONTROL, inner_graphs, walk
+from aot.graph_state import CONTROL, inner_graphs
 from aot.passes._compute import Array, Unfoldable, compute, foldable
 from aot.passes._compute_elementwise import cast
-from aot.passes._edit import attribute, constant, nodes, replace, tensor
+from aot.passes._edit import attribute, constant, every_node, nodes, replace, tensor
 
 SMALL = 1 << 20
 """Bytes. A larger result is kept only if it takes the place of at least as many bytes of weights."""
@@ -27,11 +27,13 @@ _GROWN = "aot.folded"
 
 
 @graph_pass(
+    blind=True,
+    in_one_sweep=True,
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,4] x) => (float[B,4] y) <float[4] a = {1, 2, 3, 4}, float[4] b = {4, 3, 2, 1}>
     { c = Add(a, b)  y = Mul(x, c) }
-    """
+    """,
 )
 def fold_constants(model: ir.Model, skip: Skip) -> int:
     """A node whose inputs are all constants is its result, computed once; so are the shape of what has a static shape
@@ -43,7 +45,7 @@ def fold_constants(model: ir.Model, skip: Skip) -> int:
     """
     lifted = lift_constants(model) if _has_any_to_lift(model) else 0
     folding = _Folding(model)
-    for node in walk(model.graph):
+    for node in every_node(model):
         folding.visit(node)
     return lifted + folding.write(skip)
 

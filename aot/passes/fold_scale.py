@@ -9,7 +9,17 @@ import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
 from aot.passes._edit import bypass, constant, dims, made_by, nodes, only_user, replace
-from aot.passes._linear import LAYERS, Affine, Layer, affine, channel_vector, fold_ahead, fold_behind, layer_reading
+from aot.passes._linear import (
+    LAYERS,
+    Affine,
+    Layer,
+    affine,
+    channel_vector,
+    fold_ahead,
+    fold_behind,
+    layer_reading,
+    scaled_or_shifted,
+)
 from aot.passes._paths import Path, path_to
 
 Array = np.ndarray[Any, Any]
@@ -39,10 +49,13 @@ def fold_scale(model: ir.Model, skip: Skip) -> int:
     """
     changed = 0
     for node in nodes(model, "Mul", "Div", "Add", "Sub", "Neg"):
-        parts = affine(node)
+        x = scaled_or_shifted(node)
+        if x is None:
+            continue
+        ahead, path = layer_reading(node.outputs[0]), path_to(x, node)
+        parts = affine(node) if ahead is not None or path.layer is not None else None
         if parts is None:
             continue
-        ahead, path = layer_reading(node.outputs[0]), path_to(parts.x, node)
         why = _fold(model, path, node, parts) if not _moved(path, node, parts) else ""
         if why is not None and ahead is not None:
             why = _through_layer(model, node, ahead, parts)

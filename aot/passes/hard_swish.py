@@ -13,6 +13,7 @@ _SHAPE = {"alpha": _SIXTH, "beta": 0.5}
 
 
 @graph_pass(
+    in_one_sweep=True,
     anchors=("Clip", "HardSigmoid"),
     example="""
     <ir_version: 10, opset_import: ["" : 20]>

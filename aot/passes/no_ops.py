@@ -9,22 +9,21 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._edit import array, attribute, bypass, dims, nodes, refine, replace, same, scalar
+from aot.passes._edit import EVERYTHING, array, attribute, bypass, dims, nodes, refine, replace, same, scalar
 
 _Find = Callable[[ir.Node], "ir.Value | None"]
 _FOUND: dict[str, _Find] = {}
 _OLDEST = 7
 """Before, elementwise ops broadcast by attributes and Dropout told training apart by one."""
-_EVERYTHING = 2**31 - 1
-"""No dim is larger: a slice up to here takes all there is."""
 
 
 @graph_pass(
+    in_one_sweep=True,
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,4] x) => (float[B,4] y) <float one = {1}, float zero = {0}>
     { a = Mul(x, one)  b = Add(a, zero)  c = Cast<to = 1>(b)  y = Relu(c) }
-    """
+    """,
 )
 def drop_no_ops(model: ir.Model, skip: Skip) -> int:
     """A node whose output is one of its inputs, element by element, is that input.
@@ -158,7 +157,7 @@ def _slice(node: ir.Node) -> ir.Value | None:
     steps = array(node.inputs[4]) if len(node.inputs) > 4 and node.inputs[4] is not None else np.ones(1)
     if steps is None or not np.all(steps == 1):
         return None
-    if starts is not None and ends is not None and not starts.any() and np.all(ends >= _EVERYTHING):
+    if starts is not None and ends is not None and not starts.any() and np.all(ends >= EVERYTHING):
         return node.inputs[0]
     return _unchanged(node)
 

@@ -35,7 +35,7 @@ def resize_scales(model: ir.Model, skip: Skip) -> int:
     the quotients are constants and give the same sizes again. What computed the sizes is then not needed.
     """
     asked = [node for node in nodes(model, "Resize") if _by_computed_sizes(node)]
-    contents = Contents()
+    contents = Contents(model)
     makers = _makers([node.inputs[3] for node in asked])
     for node in tuple(model.graph.all_nodes()) if makers else ():
         if node in makers:

@@ -9,10 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.graph_state import walk
 from aot.passes._contents import Contents, Number
 from aot.passes._contents_shapes import target
-from aot.passes._edit import array, attribute, bypass, constant, nodes, replace, tensor
+from aot.passes._edit import array, attribute, bypass, constant, every_node, nodes, replace, tensor
 from aot.passes._symbols import Polynomial
 
 _SHAPE_FROM_TO = 15
@@ -22,6 +21,7 @@ _Run = tuple[ir.Node, int, int]
 
 
 @graph_pass(
+    in_one_sweep=True,
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,S,6] x) => (float[B,S,3,2] y) <int64 zero = {0}, int64[1] at = {0}, int64[2] tail = {3, 2}>
@@ -51,12 +51,12 @@ def _computes_sizes(node: ir.Node) -> bool:
 
 
 def _sweep(model: ir.Model, skip: Skip) -> int:
-    contents = Contents()
+    contents = Contents(model)
     known: dict[Hashable, ir.Value] = {}
     runs: dict[Hashable, _Run] = {}
     changed = 0
-    for node in tuple(walk(model.graph)):
-        if node.domain or node.graph is None:
+    for node in every_node(model):
+        if node.domain:
             continue
         contents.visit(node)
         if node.op_type == "Reshape":

@@ -22,10 +22,11 @@ _Key = tuple[Hashable, ...]
 
 
 @graph_pass(
+    in_one_sweep=True,
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,4] x) => (float[B,4] y) { a = Exp(x)  b = Exp(x)  y = Add(a, b) }
-    """
+    """,
 )
 def share_subexpressions(model: ir.Model, skip: Skip) -> int:
     """Two nodes of the same op, attributes and inputs are one node, also where one is in a subgraph and the other

@@ -211,7 +211,8 @@ def load(kind: type[S], path: Path) -> S:
 
     whole = extended(data, path)
     found = parse(kind, whole.data, str(path), whole.inherited)
-    check_calibrator(found.calibrator, path)
+    if isinstance(found, Recipe):
+        check_calibrator(found.calibrator, path)
     return found
 
 

@@ -291,6 +291,10 @@ def _recipe(request: Request, project: Path) -> tuple[Recipe, Precision]:
     """The recipe and its precision: --calibration names it, else --precision does, else it is FP16."""
     if request.precision is not None and request.precision not in PRECISIONS:
         raise unknown("precision", request.precision, PRECISIONS)
+    if request.calibration is not None and not request.calibration.strip():
+        raise UsageError(
+            "--calibration names no recipe", where='--calibration ""', fix="give a name or a file, or leave it out"
+        )
     name = request.calibration or request.precision or "fp16"
     path = content.find("calib", name, project)
     recipe = load(Recipe, path)

@@ -27,8 +27,29 @@ def read(data: str, spec: ModelSpec) -> Iterator[Arrays]:
     """The batches behind `data` (see `FORMS`), in order.
 
     Raises UsageError for what cannot be read, DeclarationError for what the function raises, and CalibrationError for
-    data that do not fit the inputs: batch and input are named.
+    data that do not fit the inputs (batch and input are named) and, at their end, for data that tell nothing.
     """
+    return _telling(_read(data, spec), data)
+
+
+def _telling(given: Iterable[Arrays], data: str) -> Iterator[Arrays]:
+    """The batches. Raises CalibrationError after the last where they hold no sample, or nothing but zeros."""
+    samples = some = False
+    for batch in given:
+        samples = samples or all(array.size for array in batch.values())
+        some = some or any(array.any() for array in batch.values())
+        yield batch
+    if not samples:
+        raise CalibrationError("the data hold no samples", where=f"--data {data}", fix="give at least one")
+    if not some:
+        raise CalibrationError(
+            "every value of every input is 0: no range can be taken from that",
+            where=f"--data {data}",
+            fix="give data as the model meets them",
+        )
+
+
+def _read(data: str, spec: ModelSpec) -> Iterator[Arrays]:
     path = Path(data)
     if path.is_dir():
         return _folder(path, spec)

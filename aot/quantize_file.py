@@ -96,7 +96,8 @@ def quantize_file(
     `aot.optimize_file.optimize_file`.
 
     Raises UsageError for a place that cannot be written or a recipe that quantizes nothing, GraphError for a file that
-    is no whole and valid ONNX model, is quantized already or cannot be, and CalibrationError for data that do not fit.
+    is no whole and valid ONNX model, is quantized already, cannot be or has no layers, and CalibrationError for data
+    that do not fit.
     """
     import onnx_ir as ir
 
@@ -122,6 +123,7 @@ def quantize_file(
         batches = _collected(folder, spec, given, compare, progress)
         if optimize:
             _optimize(model, recipe, progress)
+        _refuse_nothing(model, recipe, source)
         graph = folder / MODEL
         ir.save(model, graph, external_data=f"{MODEL}.data")
         outcome, spent = _quantized(model, graph, batches, recipe, workers, progress)
@@ -176,6 +178,21 @@ def _load(source: Path) -> tuple[ir.Model, list[Stated]]:
     infer_shapes(model)
     _refuse_rounded(model, source)
     return model, stated
+
+
+def _refuse_nothing(model: ir.Model, recipe: Recipe, source: Path) -> None:
+    """Raise GraphError where there is no layer that the recipe could quantize, and UsageError where it names an op
+    type that is none: before time is spent on calibration."""
+    from aot.precision.patterns import check_op_types
+
+    check_op_types(recipe.keep_fp32, model)
+    layers = [node for node in model.graph if node.domain == "" and node.op_type in recipe.placement.ops]
+    if recipe.precision in QUANTIZED and not layers:
+        raise GraphError(
+            f"there is nothing to quantize: the graph has no {', '.join(recipe.placement.ops)}",
+            where=str(source),
+            fix="--precision fp16 or bf16 narrows any graph",
+        )
 
 
 def _refuse_rounded(model: ir.Model, source: Path) -> None:

@@ -97,7 +97,7 @@ def command(
 
     request = Request(
         model=source,
-        precision=precision if precision or calibration else "int8",  # type: ignore[arg-type]
+        precision=precision if precision or calibration is not None else "int8",  # type: ignore[arg-type]
         calibration=calibration,
     )
     recipe: Recipe = settings(request, Path.cwd()).recipe

@@ -211,13 +211,28 @@ class TestModels:
             assert cli.call(["quantize", str(tmp_path / name), str(tmp_path / "o.onnx"), "--json"]) == 2
             assert json.loads(capsys.readouterr().out)["error"]["what"].startswith(what)
 
-    def test_one_without_layers_says_that_nothing_is_quantized(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_one_without_layers_is_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         text = """<ir_version: 8, opset_import: ["" : 20]> g (float[2] x) => (float[2] y) { y = Relu(x) }"""
         source = given(tmp_path / "in.onnx", onnx.parser.parse_model(text))
+        error = refused(capsys, source, tmp_path / "o.onnx")
+        assert error["what"] == "there is nothing to quantize: the graph has no MatMul, Gemm, Conv, ConvTranspose"
+        assert cli.call(["quantize", str(source), str(tmp_path / "out.onnx"), "--precision", "fp16"]) == 0
+
+    def test_one_whose_layers_all_stay_wide_says_why(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        text = """<ir_version: 8, opset_import: ["" : 20]> g (float[2, 3] x) => (float[2, 4] y)
+        <float[3, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> { y = MatMul(x, w) }"""
+        source = given(tmp_path / "in.onnx", onnx.parser.parse_model(text))
         assert cli.call(["quantize", str(source), str(tmp_path / "out.onnx")]) == 0
-        assert "int8: no layers; 0 of 0 layers stay wide" in capsys.readouterr().out
+        said = capsys.readouterr()
+        assert "int8: no layers; 1 of 1 layers stay wide" in said.out
+        assert "3 input channels, fewer than 16" in said.err
+
+    @pytest.mark.parametrize("option", [[], ["--precision", "int8"]])
+    def test_a_recipe_without_a_name_is_none(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str]
+    ) -> None:
+        error = refused(capsys, given(tmp_path / "in.onnx"), tmp_path / "o.onnx", "--calibration", "", *option)
+        assert error["what"] == "--calibration names no recipe"
 
     def test_inputs_too_large_to_make_are_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         source = given(tmp_path / "in.onnx")

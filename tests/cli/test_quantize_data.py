@@ -163,6 +163,22 @@ class TestData:
         assert error["what"] == what
         assert "given" in error["where"] or "batches" in error["where"]
 
+    @pytest.mark.parametrize(
+        ("size", "value", "what"),
+        [
+            (0, 1, "the data hold no samples"),
+            (4, 0, "every value of every input is 0: no range can be taken from that"),
+        ],
+    )
+    def test_that_tell_nothing_are_refused(
+        self, size: int, value: int, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        batch = f"{{'x': np.full(({size}, 32), {value}, 'f4'), 'kind': np.zeros({size}, 'i8')}}"
+        (tmp_path / "given.py").write_text(f"import numpy as np\n\n\ndef batches():\n    yield from 2 * [{batch}]\n")
+        place = f"{tmp_path / 'given.py'}:batches"
+        error = refused(capsys, given(tmp_path / "in.onnx"), tmp_path / "o.onnx", "--data", place)
+        assert (error["what"], error["where"]) == (what, f"--data {place}")
+
     def test_a_fixed_batch_takes_whole_batches_only(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         model = net()
         for value in (*model.graph.input, *model.graph.output):

@@ -62,7 +62,7 @@ def test_what_a_plugin_is_measured_against_computes_its_reference(name: str) -> 
     chosen = {kind: "float32" if "float32" in dtypes else dtypes[0] for kind, dtypes in one.schema.types.items()}
     trial = aot_cases.Trial(aot_cases.shapes(one, sizes), chosen, attributes)
     inputs = sampled(one, trial, "cpu", op.sample)
-    if name == "nms":
+    if name == "attention":
         inputs["scores"] = torch.rand(inputs["scores"].shape)  # no two are equal: among those the order is free
     wanted = referred(one, inputs, attributes)
     functions = {"eager": op.eager, **op.peers} if op.eager else op.peers
@@ -161,7 +161,7 @@ def test_rows_are_written_as_they_come_and_what_fails_is_a_row(tmp_path: Path, m
     written: list[list[dict[str, Any]]] = []
     monkeypatch.setattr(module, "write", lambda name, rows: written.append(list(rows)))
     monkeypatch.setattr(module.page, "kept", lambda name: [row("aot", 1.0), row("aot", 9.0, plugin="rotary")])
-    headers = [header for header in map(read_of, ("nms", "rotary", "swiglu")) if header is not None]
+    headers = [read_of(name) for name in ("attention", "rotary", "swiglu")]
 
     class Stub:
         def __init__(self, gpu: int, daemon: bool = True) -> None:
@@ -174,7 +174,7 @@ def test_rows_are_written_as_they_come_and_what_fails_is_a_row(tmp_path: Path, m
             name = self.file.stem
             if function is measure.engines:
                 return {0: None, 1: "RuntimeError: not parsed"}
-            if name == "nms":
+            if name == "attention":
                 raise RuntimeError("the process ended: SIGSEGV")
             if function is measure.prepare:
                 return []
@@ -193,7 +193,7 @@ def test_rows_are_written_as_they_come_and_what_fails_is_a_row(tmp_path: Path, m
     assert said == {
         ("roofline", "copy", None, 2.0),
         ("norm", "aot", None, 1.0),  # kept from before
-        ("nms", "aot", "the process ended: SIGSEGV", None),
+        ("attention", "aot", "the process ended: SIGSEGV", None),
         ("swiglu", "aot", "not done after 60 s", None),
         ("swiglu", "tensorrt", "RuntimeError: not parsed", None),
         ("rotary", "aot", None, 0.5),

@@ -70,9 +70,24 @@ def test_dtypes_odd_sizes_0_1_configs_attributes_and_misaligned_inputs_are_run(t
     assert any(one.misaligned for one in found)
 
 
+def test_a_gpu_runs_every_dtype_and_needs_few_kernels_for_it(tmp_path: Path) -> None:
+    header = read(write(tmp_path, "triple", ("float32 float16", "float32 float16 bfloat16")))
+    combinations = list(header.schema.combinations())
+    found = list(cases.compiled_trials(header, [{}] * 4, combinations, ["width"]))
+    assert [one.chosen["T"] for one in found if one.config == 3] == ["float32", "bfloat16"]
+    by_dtype = {
+        dtype: [one.shapes["x"] for one in found if one.chosen["T"] == dtype] for dtype in header.schema.types["T"]
+    }
+    assert {shape[-1] for shape in by_dtype["float32"]} == {0, 1, 3, 67, 131}
+    for dtype in ("float16", "bfloat16"):
+        assert {shape[-1] for shape in by_dtype[dtype]} == {3, 131}
+        assert {(), (0,), (1,), (67,)} <= {shape[:-1] for shape in by_dtype[dtype]}  # those need no kernel of their own
+    assert not any(one.misaligned for one in found)
+
+
 def test_sizes_that_hang_together_are_run_as_cases_say(tmp_path: Path) -> None:
     said = 'CASES = [{"...": (2,), "width": 4}, {"...": (), "width": 9, "shift": 0.5}]\nCONFIGS'
-    found = list(cases.trials(read(write(tmp_path, "triple", ("CONFIGS", said))), [{}]))
+    found = list(cases.trials(read(write(tmp_path, "triple", ("CONFIGS", said))), [{}], [{"T": "float32"}]))
     assert {(one.shapes["x"], one.attributes["shift"]) for one in found} == {((2, 4), 0.0), ((9,), 0.5)}
     file = write(tmp_path, "triple", ("CONFIGS", 'CASES = [{"width": 4}]\nCONFIGS'))
     with pytest.raises(PluginError, match=r"CASES: \{'width': 4\} does not give \.\.\., width") as caught:

@@ -12,8 +12,9 @@ sees every key and each one before it one fewer, so that keys of a cache may com
 A program takes a block of queries of one head and runs over the keys: the largest score m and the sum of weights of
 each query are kept as they are found, and what was added up before is rescaled whenever m grows. Scores are in units of
 log 2, for exp2 is what the hardware has. Products are of the inputs' dtype, sums and weights in FP32; the weights are
-rounded for the second product. A block has half as many `keys` in FP32, and where a head is larger than 128, so that it
-fits into shared memory.
+rounded for the second product. Whole blocks of keys that every query sees with a mask of 0 come first, and the mask is
+not looked at; what lies behind the last key that is not left out is not read. A block has half as many `keys` in FP32,
+and where a head is larger than 128, so that it fits into shared memory.
 """
 
 import math
@@ -83,6 +84,8 @@ def _head(shapes, attributes):
     """The size of a head. Raises PluginError where the widths are not those of whole heads."""
     width, kv_width = fixed(shapes.q[-1], "the width of q"), fixed(shapes.k[-1], "the width of k and v")
     heads = attributes.heads
+    if attributes.scale < 0.0:
+        raise PluginError(f"scale is {attributes.scale}, and may be positive, or 0 for 1 / sqrt(head)")
     if heads < 1 or width % heads or kv_width % (width // heads) or width % kv_width:
         raise PluginError(
             f"q is {width} wide, k and v are {kv_width}: that is not {heads} heads and a divisor of that",
@@ -112,38 +115,69 @@ def launch(shapes, attributes, config):
 
 
 def sample(inputs, attributes):
-    """Some keys left out; in the last sequence of several all of them."""
+    """No mask in half of the first sequence; some keys left out, in the last sequence of several all of them."""
     inputs["mask"][:, ::3] = -10000.0
+    inputs["mask"][:1, : inputs["mask"].shape[1] // 2] = 0.0
     inputs["mask"][1:][-1:] = -math.inf
     return inputs
 
 
 @triton.jit
+def _told(mask, keys):
+    """(how many keys from the first on have a mask of 0, how many there are up to the last that is not left out)."""
+    plain, used = keys, 0
+    place = tl.arange(0, 1024)
+    for start in range(0, keys, 1024):
+        added = tl.load(mask + start + place, mask=place < keys - start, other=float("-inf")).to(tl.float32)
+        plain = tl.minimum(plain, tl.min(tl.where(added == 0.0, keys, start + place)))
+        used = tl.maximum(used, tl.max(tl.where(added > LEFT_OUT, start + place + 1, 0)))
+    return plain, used
+
+
+@triton.jit
+def _rows(
+    x, left, WIDTH: tl.constexpr, HEAD: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The elements of one head in a block of rows, of which there are ROWS where WHOLE, else `left`; 0 beyond."""
+    row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK)[None, :]
+    if WHOLE and HEAD == BLOCK:
+        block = tl.load(x + row * WIDTH + column)
+    elif WHOLE:
+        block = tl.load(x + row * WIDTH + column, mask=column < HEAD, other=0.0)
+    else:
+        block = tl.load(x + row * WIDTH + column, mask=(row < left) & (column < HEAD), other=0.0)
+    return block
+
+
+@triton.jit
 def _attend(
     q, k, v, mask, total, weight, most, begin, end, keys, ahead,
-    KV_WIDTH: tl.constexpr, HEAD: tl.constexpr, SCALE: tl.constexpr, EDGE: tl.constexpr,
+    KV_WIDTH: tl.constexpr, HEAD: tl.constexpr, SCALE: tl.constexpr, PLAIN: tl.constexpr, CAUSAL: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add the values of keys begin to end; k, v and mask point to the first. EDGE: some of them lie behind what a
-    query sees, which is `ahead` past its row."""
-    row, column = tl.arange(0, KEYS), tl.arange(0, BLOCK)
-    at = row[:, None] * KV_WIDTH + column[None, :]
+    """Add the values of keys begin to end; k, v and mask point to the first. PLAIN: in whole blocks, every query sees
+    them, and their mask is 0. A query sees `ahead` past its row where CAUSAL."""
+    row = tl.arange(0, KEYS)
     for start in range(begin, end, KEYS):
-        inside = (row[:, None] < keys - start) & (column[None, :] < HEAD)
-        key = tl.load(k + at, mask=inside, other=0.0)
-        added = tl.load(mask + row, mask=row < keys - start, other=float("-inf")).to(tl.float32)
-        added = tl.where(added > LEFT_OUT, added * LOG2_E, float("-inf"))
-        score = tl.dot(q, tl.trans(key), input_precision="ieee") * (SCALE * LOG2_E) + added[None, :]
-        if EDGE:
-            seen = start + row[None, :] <= tl.arange(0, QUERIES)[:, None] + ahead
-            score = tl.where(seen, score, float("-inf"))
-        now = tl.maximum(most, tl.max(score, 1))
-        # Where every score so far is -inf, any finite number does: the weights are 0.
-        level = tl.where(now == float("-inf"), 0.0, now)
-        share = tl.exp2(score - level[:, None])
+        key = _rows(k, keys - start, KV_WIDTH, HEAD, PLAIN, KEYS, BLOCK)
+        score = tl.dot(q, tl.trans(key), input_precision="ieee")
+        if PLAIN:
+            now = tl.maximum(most, tl.max(score, 1) * SCALE)
+            level = now
+            share = tl.exp2(score * SCALE - level[:, None])
+        else:
+            added = tl.load(mask + row, mask=row < keys - start, other=float("-inf")).to(tl.float32)
+            score = score * SCALE + tl.where(added > LEFT_OUT, added * LOG2_E, float("-inf"))[None, :]
+            if CAUSAL:
+                seen = start + row[None, :] <= tl.arange(0, QUERIES)[:, None] + ahead
+                score = tl.where(seen, score, float("-inf"))
+            now = tl.maximum(most, tl.max(score, 1))
+            # Where every score so far is -inf, any finite number does: the weights are 0.
+            level = tl.where(now == float("-inf"), 0.0, now)
+            share = tl.exp2(score - level[:, None])
         faded = tl.exp2(most - level)
         weight = weight * faded + tl.sum(share, 1)
-        value = tl.load(v + at, mask=inside, other=0.0)
+        value = _rows(v, keys - start, KV_WIDTH, HEAD, PLAIN, KEYS, BLOCK)
         total = tl.dot(share.to(v.dtype.element_ty), value, total * faded[:, None], input_precision="ieee")
         most = now
         k += KEYS * KV_WIDTH
@@ -182,7 +216,7 @@ def kernel(
     start = (batch * queries + first) * WIDTH + head * HEAD
     at = row[:, None] * WIDTH + column[None, :]
     inside = (row[:, None] < queries - first) & (column[None, :] < HEAD)
-    query = tl.load(q + start + at, mask=inside, other=0.0)
+    query = _rows(q + start, queries - first, WIDTH, HEAD, False, QUERIES, BLOCK)
     kv_start = batch * keys * KV_WIDTH + head // (WIDTH // KV_WIDTH) * HEAD
     k += kv_start
     v += kv_start
@@ -190,22 +224,20 @@ def kernel(
     total = tl.zeros((QUERIES, BLOCK), tl.float32)
     weight = tl.zeros((QUERIES,), tl.float32)
     most = tl.full((QUERIES,), float("-inf"), tl.float32)
+    plain, used = _told(mask, keys)
     ahead = first + keys - queries  # the last key that the block's first query sees
     if CAUSAL:
-        whole = tl.minimum(tl.maximum(ahead + 1, 0), keys) // SPAN * SPAN
-        moved = whole.to(tl.int64) * KV_WIDTH
-        total, weight, most = _attend(
-            query, k, v, mask, total, weight, most,
-            0, whole, keys, ahead, KV_WIDTH, HEAD, SCALE, False, QUERIES, SPAN, BLOCK,
-        )  # fmt: skip
-        total, weight, most = _attend(
-            query, k + moved, v + moved, mask + whole, total, weight, most,
-            whole, tl.minimum(keys, ahead + QUERIES), keys, ahead, KV_WIDTH, HEAD, SCALE, True, QUERIES, SPAN, BLOCK,
-        )  # fmt: skip
-    else:
-        total, weight, most = _attend(
-            query, k, v, mask, total, weight, most,
-            0, keys, keys, ahead, KV_WIDTH, HEAD, SCALE, False, QUERIES, SPAN, BLOCK,
-        )  # fmt: skip
+        plain = tl.minimum(plain, tl.maximum(ahead + 1, 0))
+        used = tl.minimum(used, ahead + QUERIES)
+    plain = plain // SPAN * SPAN
+    total, weight, most = _attend(
+        query, k, v, mask, total, weight, most,
+        0, plain, keys, ahead, KV_WIDTH, HEAD, SCALE * LOG2_E, True, CAUSAL, QUERIES, SPAN, BLOCK,
+    )  # fmt: skip
+    moved = plain.to(tl.int64) * KV_WIDTH
+    total, weight, most = _attend(
+        query, k + moved, v + moved, mask + plain, total, weight, most,
+        plain, used, keys, ahead, KV_WIDTH, HEAD, SCALE * LOG2_E, False, CAUSAL, QUERIES, SPAN, BLOCK,
+    )  # fmt: skip
     total /= tl.where(weight == 0.0, 1.0, weight)[:, None]
     tl.store(y + start + at, total.to(y.dtype.element_ty), mask=inside)

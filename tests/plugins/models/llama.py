@@ -32,7 +32,7 @@ class Block(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         x, residual = aot.ops.add_rms_norm(hidden, residual, self.attention_norm)
         k, v = self.kv(x).chunk(2, -1)
-        q, k = turned(self.q(x), cos, sin), turned(k, cos, sin)
+        q, k = aot.ops.rotary(self.q(x), cos, sin), aot.ops.rotary(k, cos, sin)
         x = self.out(aot.ops.attention(q, k, v, mask, HEADS, True))
         x, residual = aot.ops.add_rms_norm(x, residual, self.mlp_norm)
         return self.down(aot.ops.swiglu(self.gate_up(x))), residual
@@ -52,13 +52,6 @@ class Block(nn.Module):
         residual = residual + self.out(y.transpose(1, 2).flatten(2))
         gate, up = self.gate_up(nn.functional.rms_norm(residual, (HIDDEN,), self.mlp_norm, 1e-6)).chunk(2, -1)
         return self.down(nn.functional.silu(gate) * up), residual
-
-
-def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [B, S, heads * HEAD], its heads turned by their positions."""
-    heads = x.unflatten(-1, (-1, HEAD)).transpose(1, 2).contiguous()
-    y: torch.Tensor = aot.ops.rotary(heads, cos, sin)
-    return y.transpose(1, 2).flatten(2)
 
 
 def angles(length: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ import torch
 from aot import origins as origins_of
 from aot.errors import ExportError
 from aot.frontend import origins
-from aot.frontend.bridge import TRANSLATIONS, plugin_nodes
+from aot.frontend.bridge import TRANSLATIONS, plugin_nodes, quantized
 from aot.frontend.bridge.rewrite import rewritten
 from aot.frontend.call import tensor_inputs
 from aot.frontend.quiet import silenced
@@ -52,6 +52,7 @@ def translated(program: torch.export.ExportedProgram, project: Path | None = Non
             known = origins_of.by_value(made.model)
             made.optimize()
             _hold_constants(made.model)
+            quantized.write_quantization(made.model)
             origins_of.inherit(made.model, known)
             return made
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import erf
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
@@ -80,9 +81,12 @@ class Layers(nn.Module):
         y = aot.ops.gemm_epilogue(x, self.weight, self.bias)
         added = aot.ops.gemm_residual(x, self.weight, self.bias, y)
         q = torch.round(x / 0.05).clamp(-128, 127).to(torch.int8)
+        e = (x / 0.05).to(torch.float8_e4m3fn)
+        eighth = (self.weight * 30).to(torch.float8_e4m3fn)
+        same = aot.ops.gemm_requant(e, eighth, self.worth, self.bias, 0.01, "none").to(torch.float32) * 0.01
         plain = aot.ops.gemm_quant(q, self.steps, self.worth, self.bias, "silu")
         again = aot.ops.gemm_requant(q, self.steps, self.worth, self.bias, 0.05, "relu")
-        return y, added, plain, again.to(torch.float32) * 0.05
+        return y, added, plain, again.to(torch.float32) * 0.05, same
 
 
 def test_as_functions_in_onnx_they_give_the_same_at_any_size(tmp_path: Path) -> None:
@@ -93,7 +97,7 @@ def test_as_functions_in_onnx_they_give_the_same_at_any_size(tmp_path: Path) -> 
     _, weight, bias = given(1)
     for lead in ((1, 1), (3, 5)):
         x, _, _ = given(*lead)
-        y, added, plain, again = session.run(None, {"x": x})
+        y, added, plain, again, same = session.run(None, {"x": x})
         product = x.astype(np.float64) @ weight.T + bias
         np.testing.assert_allclose(y, ACTIVATIONS["gelu"](product), rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(added, product + ACTIVATIONS["gelu"](product), rtol=1e-5, atol=1e-6)
@@ -101,3 +105,7 @@ def test_as_functions_in_onnx_they_give_the_same_at_any_size(tmp_path: Path) -> 
         product = steps @ np.rint(weight * 30).astype(np.float64).T * (0.05 / 30) + bias
         np.testing.assert_allclose(plain, ACTIVATIONS["silu"](product), rtol=1e-5, atol=1e-5)
         assert np.abs(again - np.clip(np.maximum(product, 0), 0, 127 * 0.05)).max() <= 0.0251
+        e4m3 = ml_dtypes.float8_e4m3fn
+        left, right = (one.astype(e4m3).astype(np.float64) for one in (x / np.float32(0.05), weight * np.float32(30)))
+        product = (left @ right.T * (0.05 / 30) + bias) / 0.01
+        np.testing.assert_allclose(same, product.clip(-448, 448).astype(e4m3).astype(np.float64) * 0.01, rtol=2**-3)

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxscript.values
 import torch
 
 from aot.errors import AotError, PluginError
+from aot.frontend.bridge.quantized import FP8, clipping, drop_unused
 from aot.frontend.plugins import plugin_of, results
 from aot.frontend.quiet import RAISED, silenced
 from aot.plugins.header import REST, Bound
@@ -137,11 +139,11 @@ def _value(kind: str, attribute: ir.Attr) -> Any:
 
 
 def _pattern(plugin: Plugin, given: Sequence[Given]) -> Iterator[Any]:
-    """What of the inputs is part of the function: ranks, fixed sizes, and dtypes that are not floats."""
+    """What of the inputs is part of the function: ranks, fixed sizes, and dtypes that no cast brings to FP32."""
     fixed = _fixed(plugin, given)
     for name, dtype, shape in given:
         yield (
-            "float" if dtype.is_floating_point() else dtype,
+            "float" if dtype.is_floating_point() and dtype != FP8 else dtype,
             tuple(fixed.get(key) for key in _keys(plugin, name, shape)),
         )
 
@@ -241,25 +243,47 @@ def _exported(plugin: Plugin, attributes: Mapping[str, Any], given: Sequence[Giv
         ) from error
 
 
+def _constant(before: ir.Node, tensor: ir.TensorProtocol) -> ir.Value:
+    node = ir.node("Constant", [], {"value": ir.AttrTensor("value", tensor)}, outputs=[ir.Value(name=tensor.name)])
+    assert before.graph is not None
+    before.graph.insert_before(before, node)
+    return node.outputs[0]
+
+
 def _cast_ends(plugin: Plugin, graph: ir.Graph, given: Sequence[Given]) -> None:
     """Let the function take floats of any width and give what SCHEMA says: computed in FP32, rounded at the end."""
     first = graph[0]
     like: dict[str, ir.Value] = {}
-    for index, (declared, (name, dtype, _)) in enumerate(zip(plugin.schema.inputs, given, strict=True)):
+    inputs = list(zip(plugin.schema.inputs, given, strict=True))
+    narrow = {declared.kind for declared, (_, dtype, _) in inputs if dtype == FP8}
+    if narrow:  # TensorRT has no casts of FP8
+        one = _constant(first, ir.tensor(np.float32(1.0), name="fp8_scale"))
+        zero = _constant(first, ir.tensor(np.zeros((), FP8.numpy()), dtype=FP8, name="fp8_zero"))
+    for index, (declared, (name, dtype, _)) in enumerate(inputs):
         old = graph.inputs[index]
         if not dtype.is_floating_point():
             old.name = name
             continue
         new = ir.Value(name=name)
         like.setdefault(declared.kind, new)
-        cast = ir.node("Cast", [new], {"to": ir.DataType.FLOAT}, outputs=[ir.Value(name=f"{name}_fp32")])
+        result = ir.Value(name=f"{name}_fp32")
+        if dtype == FP8:
+            cast = ir.node("DequantizeLinear", [new, one], outputs=[result])
+        else:
+            cast = ir.node("Cast", [new], {"to": ir.DataType.FLOAT}, outputs=[result])
         old.replace_all_uses_with(cast.outputs[0])
         graph.inputs[index] = new
         graph.insert_before(first, cast)
     for index, declared in enumerate(plugin.schema.outputs):
         value = graph.outputs[index]
         if declared.kind in like:
-            cast = ir.node("CastLike", [value, like[declared.kind]], outputs=[ir.Value()])
+            if declared.kind in narrow:
+                clip = clipping(value, FP8)
+                cast = ir.node("QuantizeLinear", [clip.inputs[0] if clip else value, one, zero], outputs=[ir.Value()])
+            else:
+                cast = ir.node("CastLike", [value, like[declared.kind]], outputs=[ir.Value()])
             graph.append(cast)
             graph.outputs[index] = cast.outputs[0]
+            if declared.kind in narrow and clip:
+                drop_unused(clip)
         graph.outputs[index].name = f"{declared.name}_result"

@@ -40,7 +40,8 @@ class Plan:
     """Every decision of a build. profiles: one mapping from Dim name to (min, opt, max) per optimization profile.
 
     backend None and targets empty: nothing here can build an engine, so the result is a prepared artifact.
-    meant: where nothing is built, the targets that kernels of plugins are compiled for all the same.
+    meant: where nothing is built, the targets that kernels of plugins are compiled for all the same; None for a backend
+    that launches none.
     project: the folder whose `plugins/` are looked up first; it belongs to this machine, so it is not kept.
     """
 
@@ -55,7 +56,7 @@ class Plan:
     route: Route = "onnx"
     project: Path | None = None
     surgery: Surgery = field(default_factory=Surgery)
-    meant: tuple[str, ...] = ()
+    meant: tuple[str, ...] | None = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; `from_json` restores an equal plan, without its project."""
@@ -116,7 +117,7 @@ class Choices:
     backend: str | None
     targets: tuple[str, ...]
     project: Path
-    meant: tuple[str, ...] = ()
+    meant: tuple[str, ...] | None = ()
 
 
 def choose(request: Request, project: Path) -> Choices:
@@ -138,13 +139,12 @@ def choose(request: Request, project: Path) -> Choices:
     return replace(read, backend=backend, targets=targets, meant=meant)
 
 
-def _meant(backend: str | None, named: tuple[str, ...], machine: Machine) -> tuple[str, ...]:
-    """The targets that an artifact without engines is for: those named, else this machine's GPU; none for a backend
-    that launches no kernels."""
+def _meant(backend: str | None, named: tuple[str, ...], machine: Machine) -> tuple[str, ...] | None:
+    """See Plan.meant: the targets named, else this machine's GPU."""
     from aot import backend as backends
 
     if backends.get(backend or "tensorrt").launches(None) is None:
-        return ()
+        return None
     own = (machine.gpu.target,) if machine.gpu is not None else ()
     return tuple(dict.fromkeys(target_of(name, machine) for name in named if name != CPU)) or own
 

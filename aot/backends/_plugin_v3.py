@@ -10,9 +10,9 @@ exception travels through its C++: what a callback raises is kept, and raised by
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.errors import AotError, EngineError
 from aot.plugins.compiling import Compiled
+from aot.plugins.schema import TENSORRT_TYPES
 from aot.plugins.sizes import read
 from aot.records import MODEL
 from aot.runtime.driver import Kernel
@@ -28,11 +29,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 NAMESPACE, TYPE, VERSION, FIELD = "aot", "Kernel", "1", "kernels"
-_TYPES = {
-    "float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16", "float8_e4m3fn": "FP8", "int8": "INT8", "uint8": "UINT8",
-    "int32": "INT32", "int64": "INT64", "bool": "BOOL",
-}  # fmt: skip
-"""A dtype as TensorRT's DataType names it."""
 _OPERATIONS = {
     "+": "SUM", "-": "SUB", "*": "PROD", "//": "FLOOR_DIV", "ceil": "CEIL_DIV", "max": "MAX", "min": "MIN",
 }  # fmt: skip
@@ -90,17 +86,19 @@ def raise_kept() -> None:
         raise kept[0]
 
 
-@contextmanager
-def _keeping(node: str, plugin: str) -> Iterator[None]:
-    """Keep what is raised, which then travels on: TensorRT sees that the call failed."""
-    try:
-        yield
-    except AotError as error:
-        _kept.append(EngineError(error.what, where=f"node '{node}' ({plugin})", fix=error.fix))
-        raise
-    except BaseException as error:
-        _kept.append(error)
-        raise
+class _Keeping:
+    """Keeps what is raised inside, which then travels on: TensorRT sees that the call failed."""
+
+    def __init__(self, node: str, plugin: str) -> None:
+        self._where = f"node '{node}' ({plugin})"
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, AotError):
+            _kept.append(EngineError(error.what, where=self._where, fix=error.fix))
+        elif error is not None:
+            _kept.append(error)
 
 
 class Launcher:
@@ -111,8 +109,7 @@ class Launcher:
 
     def __init__(self, node: str, kernels: Sequence[Compiled]) -> None:
         self.node, self.kernels = node, tuple(kernels)
-        self._compiled: Compiled | None = None
-        self._kernel: Kernel | None = None
+        self._chosen: tuple[Compiled, Kernel] | None = None
         self._reads: list[tuple[int, int]] = []
         self._sizes: tuple[int, ...] | None = None
         self._launch: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
@@ -124,8 +121,9 @@ class Launcher:
 
     @property
     def digest(self) -> str:
-        """The same for the same kernels in the same order, 16 digits of each."""
-        return " ".join(kernel.digest[:16] for kernel in self.kernels)
+        """The same for the same kernels, launched the same way, in the same order."""
+        text = json.dumps([{**kernel.to_json(), "source": None} for kernel in self.kernels], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def to_field(self) -> str:
         """As text, for an engine to hold; `from_field` is the inverse."""
@@ -140,26 +138,24 @@ class Launcher:
     def choose(self, tactic: int) -> None:
         """Load the kernel of a tactic, counted from 1: 0 is TensorRT's word for a plugin without tactics."""
         compiled = self.kernels[max(tactic - 1, 0)]
-        if compiled is self._compiled:
-            return
-        self._compiled, self._sizes = compiled, None
-        self._kernel = Kernel.load(compiled.code, compiled.entry, compiled.shared)
+        self._chosen = compiled, Kernel.load(compiled.code, compiled.entry, compiled.shared)
+        self._sizes = None
         trees = (*compiled.grid, *compiled.scalars.values())
         reads = sorted(set().union(*map(read, trees)))
         self._reads = [(compiled.inputs.index(name), axis) for name, axis in reads]
 
     def launch(self, given: Sequence[Any], inputs: Sequence[int], outputs: Sequence[int], stream: int) -> None:
         """Enqueue the kernel. given: the inputs' descriptions; inputs, outputs: addresses."""
-        if self._compiled is None or self._kernel is None:
+        if self._chosen is None:
             self.choose(1)
-        assert self._compiled is not None
-        assert self._kernel is not None
+        assert self._chosen is not None
+        compiled, kernel = self._chosen
         sizes = tuple([given[index].dims[axis] for index, axis in self._reads])
         if sizes != self._sizes:  # as a rule the same as in the call before
-            self._launch = self._compiled.launched([tuple(one.dims) for one in given])
+            self._launch = compiled.launched([tuple(one.dims) for one in given])
             self._sizes = sizes
         grid, scalars = self._launch
-        self._kernel.launch(grid, self._compiled.threads, (*inputs, *scalars, *outputs), stream)  # type: ignore[arg-type]
+        kernel.launch(grid, compiled.threads, (*inputs, *scalars, *outputs), stream)  # type: ignore[arg-type]
 
 
 def expression(trt: ModuleType, tree: Any, sizes: Mapping[str, Any], builder: Any) -> Any:
@@ -195,12 +191,12 @@ def _creator(trt: ModuleType) -> Any:
                 base.__init__(self)
             self.plugin_name, self.plugin_version, self.plugin_namespace = TYPE, VERSION, NAMESPACE
             self.num_outputs = len(launcher.one.outputs)
-            # What tactics were timed is kept under this, with dtypes and shapes.
-            self.timing_cache_id = f"{launcher.one.plugin} {launcher.digest}"
-            self.metadata_string = f"{launcher.one.plugin} {launcher.digest}"
-            self._launcher = launcher
+            # Timed tactics are kept under the one, with dtypes and shapes; the other is what an inspector shows.
+            self.timing_cache_id = self.metadata_string = f"{launcher.one.plugin} {launcher.digest[:16]}"
+            self._launcher, self._keeping = launcher, _Keeping(launcher.node, launcher.one.plugin)
             self._types = [
-                getattr(trt.DataType, _TYPES[dtype]) for dtype in (*launcher.one.dtypes, *launcher.one.output_dtypes)
+                getattr(trt.DataType, TENSORRT_TYPES[dtype])
+                for dtype in (*launcher.one.dtypes, *launcher.one.output_dtypes)
             ]
             self._fields: Any = None
 
@@ -217,7 +213,7 @@ def _creator(trt: ModuleType) -> Any:
             return self._types[-self.num_outputs :]
 
         def get_output_shapes(self, inputs: Any, shape_inputs: Any, builder: Any) -> Any:
-            with self._keeping():
+            with self._keeping:
                 one = self._launcher.one
                 sizes = dict(zip(one.inputs, inputs, strict=True))
                 return [
@@ -238,19 +234,16 @@ def _creator(trt: ModuleType) -> Any:
             return list(range(1, len(self._launcher.kernels) + 1))
 
         def set_tactic(self, tactic: int) -> None:
-            with self._keeping():
+            with self._keeping:
                 self._launcher.choose(tactic)
 
         def enqueue(self, given: Any, made: Any, inputs: Any, outputs: Any, workspace: int, stream: int) -> None:
-            with self._keeping():
+            with self._keeping:
                 self._launcher.launch(given, inputs, outputs, stream)
 
         def get_fields_to_serialize(self) -> Any:
             self._fields = field(self._launcher.to_field().encode())
             return self._fields[0]
-
-        def _keeping(self) -> Any:
-            return _keeping(self._launcher.node, self._launcher.one.plugin)
 
     class Creator(trt.IPluginCreatorV3One):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
@@ -260,7 +253,7 @@ def _creator(trt: ModuleType) -> Any:
             self.field_names = self._fields[0]
 
         def create_plugin(self, name: str, fields: Any, phase: Any) -> Any:
-            with _keeping(name, f"{NAMESPACE}::{TYPE}"):
+            with _Keeping(name, f"{NAMESPACE}::{TYPE}"):
                 return Plugin(Launcher.from_field(fields[0].data.tobytes()))
 
     return Creator()

@@ -29,6 +29,11 @@ ONNX_TYPES = {
     "uint8": "uint8", "int32": "int32", "int64": "int64", "bool": "bool",
 }  # fmt: skip
 """A dtype as ONNX's schemas write it."""
+TENSORRT_TYPES = {
+    "float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16", "float8_e4m3fn": "FP8", "int8": "INT8", "uint8": "UINT8",
+    "int32": "INT32", "int64": "INT64", "bool": "BOOL",
+}  # fmt: skip
+"""A dtype as TensorRT's DataType names it."""
 Value = int | float | bool | str
 
 _FORM = re.compile(r"\s*\((?P<given>.*)\)\s*->\s*(?P<made>.*\S)\s*", re.S)

@@ -5,7 +5,7 @@ cuda-bindings 12.8 and later, for CUDA 12 and 13, lay their modules out alike.
 
 from __future__ import annotations
 
-import ctypes
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from aot.errors import EngineError
 PLENTY_OF_SHARED = 48 << 10
 """Bytes of shared memory that a kernel has without asking (CUDA C++ Programming Guide, compute capabilities)."""
 _LOG_BYTES = 8 << 10
+_loaded: dict[tuple[int, str, str, int], Kernel] = {}
 _INSTALL = "pip install 'aot-engine[gpu]', or cuda-bindings alone"
 
 
@@ -32,12 +33,19 @@ class Kernel:
 
     @classmethod
     def load(cls, code: str, entry: str, shared: int) -> Kernel:
-        """Hand PTX to the driver's compiler. Without a current context the first GPU's primary one becomes it.
+        """Hand PTX to the driver's compiler, once for each context. Without a current one the first GPU's primary one
+        becomes it.
 
         Raises EngineError where cuda-bindings or the driver is missing, and for what the driver says of the text.
         """
         driver = _driver()
-        _enter_context(driver)
+        key = (_context(driver), code, entry, shared)
+        if key not in _loaded:
+            _loaded[key] = cls._load(driver, code, entry, shared)
+        return _loaded[key]
+
+    @classmethod
+    def _load(cls, driver: Any, code: str, entry: str, shared: int) -> Kernel:
         log = bytearray(_LOG_BYTES)
         options = driver.CUjit_option
         keys = [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
@@ -61,12 +69,11 @@ class Kernel:
         if 0 in grid:
             return
         # The driver knows how wide each parameter is and reads so much of its 8 bytes: all little-endian machines.
-        count = len(arguments)
-        values = (ctypes.c_uint64 * count)(*arguments)
-        first = ctypes.addressof(values)
-        pointers = (ctypes.c_uint64 * count)(*range(first, first + 8 * count, 8))
+        values = array("q", arguments)
+        first, count = values.buffer_info()
+        pointers = array("q", range(first, first + 8 * count, 8))
         (status,) = self._driver.cuLaunchKernel(
-            self._function, *grid, threads, 1, 1, self.shared, stream, ctypes.addressof(pointers), 0
+            self._function, *grid, threads, 1, 1, self.shared, stream, pointers.buffer_info()[0], 0
         )
         if status:
             _check(self._driver, status, f"the kernel {self.entry} is not launched with the grid {grid}")
@@ -82,8 +89,9 @@ def _driver() -> Any:
     return driver
 
 
-def _enter_context(driver: Any) -> None:
-    """Make the primary context of the first GPU current, where none is."""
+def _context(driver: Any) -> int:
+    """What tells the current context from any other, past ones too; where there is none, the primary one of the first
+    GPU becomes it."""
     try:
         (status,) = driver.cuInit(0)
     except RuntimeError as error:  # what cuda-bindings raises where the driver's library is not found
@@ -93,14 +101,16 @@ def _enter_context(driver: Any) -> None:
     _check(driver, status, "the CUDA driver does not start")
     status, context = driver.cuCtxGetCurrent()
     _check(driver, status, "the CUDA driver does not say its context")
-    if int(context):
-        return
-    status, device = driver.cuDeviceGet(0)
-    _check(driver, status, "there is no GPU")
-    status, context = driver.cuDevicePrimaryCtxRetain(device)
-    _check(driver, status, "the GPU gives no context")
-    (status,) = driver.cuCtxSetCurrent(context)
-    _check(driver, status, "the GPU's context does not become the current one")
+    if not int(context):
+        status, device = driver.cuDeviceGet(0)
+        _check(driver, status, "there is no GPU")
+        status, context = driver.cuDevicePrimaryCtxRetain(device)
+        _check(driver, status, "the GPU gives no context")
+        (status,) = driver.cuCtxSetCurrent(context)
+        _check(driver, status, "the GPU's context does not become the current one")
+    status, identity = driver.cuCtxGetId(context)
+    _check(driver, status, "the GPU's context has no identity")
+    return int(identity)
 
 
 def _check(driver: Any, status: Any, what: str, said: str = "") -> None:

@@ -36,14 +36,14 @@ def carrying(run: Run, prepared: Prepared, plan: Plan) -> Prepared:
     backend = backends.get(plan.backend or "tensorrt")
     if plan.route != routes.ONNX or backend.launches(backend.version()) is None:
         return prepared
-    targets = plan.targets or plan.meant
+    targets = plan.targets or plan.meant or ()
     held = {one.target: one for one in prepared.kernels}
     for target in targets:
         found = kernels(run, prepared.final, plan, target, prepared.kernels)
         if found is not None:
             held[target] = found
     ops = [op["op_type"] for op in custom_ops(run, prepared.final) if op["plugin"]]
-    if ops and not targets and not held:
+    if ops and not targets and not held and plan.meant is not None:
         run.progress.warn(
             f"no target was named, so no kernel of {', '.join(ops)} was compiled: --target sm89, say, takes one "
             "along; without, the machine that builds the engine needs triton and the plugins' files"

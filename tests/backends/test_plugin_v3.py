@@ -199,10 +199,11 @@ def test_the_engine_holds_the_kernels(trt: Any, driver: Driver, graph: Path, tmp
 def test_timings_are_kept_for_one_kernel_alone(trt: Any, graph: Path, tmp_path: Path) -> None:
     ids = [
         layer(trt, graph, tmp_path, *kernels).plugin.timing_cache_id
-        for kernels in ((kernel(4),), (kernel(8),), (kernel(4), kernel(8)))
+        for kernels in ((kernel(4),), (kernel(8),), (kernel(4), kernel(8)), (kernel(4, grid=(1, 1, 1)),))
     ]
-    assert len(set(ids)) == 3
-    assert ids[0] == f"mine::scaled {kernel(4).digest[:16]}"
+    assert len(set(ids)) == 4
+    assert all(one.startswith("mine::scaled ") for one in ids)
+    assert layer(trt, graph, tmp_path, kernel(4, source="1" * 64)).plugin.timing_cache_id == ids[0]
 
 
 def test_what_a_callback_raises_is_kept_and_names_node_and_plugin(

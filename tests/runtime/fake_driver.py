@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from aot.runtime import driver as runtime
+
 
 class CUresult(enum.IntEnum):
     CUDA_SUCCESS = 0
@@ -73,6 +75,9 @@ class Driver:
         self.context = context
         return (CUresult.CUDA_SUCCESS,)
 
+    def cuCtxGetId(self, context: int) -> tuple[Any, ...]:
+        return CUresult.CUDA_SUCCESS, 100 + context
+
     def cuModuleLoadDataEx(self, image: bytes, count: int, keys: list[Any], values: list[Any]) -> tuple[Any, ...]:
         assert image.endswith(b"\0"), "PTX is NUL-terminated"
         assert count == len(keys) == len(values)
@@ -107,6 +112,7 @@ class Driver:
 def install(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Driver:
     """Put a stand-in where `from cuda.bindings import driver` finds it."""
     driver = Driver(**settings)
+    monkeypatch.setattr(runtime, "_loaded", {})
     package: Any = ModuleType("cuda.bindings")
     package.driver = driver
     monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))

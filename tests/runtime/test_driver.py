@@ -37,6 +37,16 @@ def test_without_a_context_the_primary_one_is_entered(monkeypatch: pytest.Monkey
     assert (driver.retained, driver.context) == (1, 7)
 
 
+def test_a_kernel_is_loaded_once_for_each_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = fake_driver.install(monkeypatch, context=3)
+    first = Kernel.load("text", "add", 0)
+    assert Kernel.load("text", "add", 0) is first
+    assert Kernel.load("other text", "add", 0) is not first
+    driver.context = 4
+    assert Kernel.load("text", "add", 0) is not first
+    assert driver.modules == ["text", "other text", "text"]
+
+
 @pytest.mark.parametrize(("shared", "asked"), [(48 << 10, []), ((48 << 10) + 16, [(48 << 10) + 16])])
 def test_shared_memory_above_48_kib_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, shared: int, asked: list[int]

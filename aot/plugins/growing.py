@@ -74,4 +74,4 @@ def _least(
 def _largest(plugin: Plugin, sizes: Mapping[str, Any], attributes: Mapping[str, Any]) -> int:
     """Elements of the largest input or output."""
     shapes = cases.shapes(plugin, sizes)
-    return max(math.prod(shape) for shape in (*shapes.values(), *plugin.outputs(shapes, attributes)))
+    return max(int(math.prod(shape)) for shape in (*shapes.values(), *plugin.outputs(shapes, attributes)))

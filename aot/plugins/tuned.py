@@ -179,7 +179,7 @@ def best(
     """`config` as an index into CONFIGS; None too for a config that is of SPACE alone."""
     found = config(header, target, dtypes, shapes, gpu=gpu, project=project)
     given = configs(header) if found is not None else []
-    return given.index(found) if found in given else None
+    return next((index for index, one in enumerate(given) if one == found), None)
 
 
 def wins(

@@ -28,13 +28,14 @@ def add_layer_norm(x: T, residual: T, weight: T, bias: T, eps: float) -> tuple[T
 
 
 def rotary(x: T, cos: T, sin: T, interleaved: bool) -> T:
-    """As transformers writes it, in the inputs' dtypes."""
+    """As transformers writes it, in the inputs' dtypes; heads side by side."""
+    heads, cos, sin = x.unflatten(-1, (-1, cos.shape[-1])), cos[:, None], sin[:, None]
     if interleaved:
-        turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+        turned = torch.stack((-heads[..., 1::2], heads[..., ::2]), -1).flatten(-2)
     else:
-        one, two = x.chunk(2, -1)
+        one, two = heads.chunk(2, -1)
         turned = torch.cat((-two, one), -1)
-    return (x * cos + turned * sin).to(x.dtype)
+    return (heads * cos + turned * sin).to(x.dtype).flatten(-2)
 
 
 def _heads(x: T, head: int) -> T:

@@ -268,6 +268,23 @@ def test_without_a_gpu_the_prepared_targets_are_built(on: Any, finish: Any) -> N
 
 
 @pytest.mark.parametrize(
+    ("machine", "asked", "meant"),
+    [
+        (CPU_ONLY, {}, ()),
+        (CPU_ONLY, {"targets": ("sm89", "sm120")}, ("sm89", "sm120")),
+        (H200, {}, ("sm90",)),
+        (H200, {"targets": ("sm89",)}, ("sm89",)),
+        (H200, {"targets": ("sm89",), "backend": "tensorrt_rtx"}, None),
+    ],
+)
+def test_kernels_of_a_prepared_artifact_are_for_the_targets_named_else_for_this_gpu(
+    on: Any, tmp_path: Path, machine: Machine, asked: dict[str, Any], meant: Any
+) -> None:
+    on(machine)
+    assert plan(tmp_path, until="graph", **asked).meant == meant
+
+
+@pytest.mark.parametrize(
     ("asked", "says"),
     [({"precision": "int8"}, "prepared in fp8, not int8"), ({"calibration": "int8"}, "calibrated already")],
 )

@@ -98,6 +98,7 @@ class Nvinfer(Backend):
         first = parse()
         if first is None:
             return known
+        _plugin_v3.raise_kept()
         told = [_operators.told(node, said.op, reason(said.text)) for node, said in refusals(model, first, parse)]
         return known + [found for found in told if found.node not in {other.node for other in known}]
 

@@ -35,7 +35,7 @@ def build_engine(
     attention_operators (how many nodes the form made of attention), expanded (ops whose functions took their place),
     kernels (those that it launches: see records.Kernels, with target and needs_python).
 
-    kernels: of the graph's plugins, for this target and a backend that launches them.
+    kernels: of the graph's plugins for this target; a backend that launches none leaves them alone.
 
     Raises GraphError for a node that the backend does not take, before the long work; EngineError where the
     vendor's builder refuses after all.
@@ -46,6 +46,7 @@ def build_engine(
     through_onnx = plan.route == routes.ONNX
     plugins = _plugins(run, final, plan, backend.name) if through_onnx else {}
     launching = backend.launches(backend.version())
+    kernels = None if launching is None else kernels
     functions = _expanded(run, final, backend.name, kernels) if through_onnx else []
     if functions and launching is None:
         run.progress.warn(

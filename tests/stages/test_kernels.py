@@ -289,6 +289,21 @@ class TestEngine:
         assert facts["expanded"] == ["triple"]
         assert warnings(run) == ["triple runs as the ops of its reference on sm90: it varies"]
 
+    def test_is_built_from_the_functions_by_a_backend_that_launches_no_kernels(
+        self, run: Run, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """TensorRT-RTX itself; the artifact carries kernels for the target."""
+        Compiler(monkeypatch)
+        made = stage.kernels(run, final(tmp_path), plan, "sm90")
+        assert made is not None
+        built = replace(plan, backend="tensorrt_rtx", targets=("sm89",))
+        facts = build_engine(run, final(tmp_path), SPEC, built, "sm89", made).facts
+        assert facts["expanded"] == ["triple"]
+        assert "kernels" not in facts
+        assert warnings(run) == [
+            "TensorRT-RTX launches no kernels of plugins yet: triple became the ops of its reference"
+        ]
+
     def test_another_kernel_is_another_engine(
         self, trt: Any, run: Run, plan: Plan, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -49,7 +49,6 @@ CONFIGS = [
     {"queries": 128, "keys": 128, "num_warps": 8, "num_stages": 2},
     {"queries": 64, "keys": 64, "num_warps": 4, "num_stages": 3},
     {"queries": 64, "keys": 128, "num_warps": 4, "num_stages": 2},
-    {"queries": 128, "keys": 64, "num_warps": 8, "num_stages": 3, "maxnreg": 128},
     {"queries": 128, "keys": 64, "num_warps": 4, "num_stages": 3},
     {"queries": 64, "keys": 32, "num_warps": 4, "num_stages": 2},
     {"queries": 16, "keys": 64, "num_warps": 4, "num_stages": 3},

@@ -15,7 +15,7 @@ GEMM = {"x": ROWS, "weight": (128, 256), "bias": (128,)}
 KERNELS: dict[str, tuple[dict[str, tuple[int | None, ...]], str, dict[str, object], int]] = {
     "attention": (
         {"q": (None, None, 256), "k": (None, None, 128), "v": (None, None, 128), "mask": (None, None)},
-        "bfloat16 bfloat16 bfloat16 bfloat16", {"heads": 4, "causal": True, "scale": 0.0}, 6,
+        "bfloat16 bfloat16 bfloat16 bfloat16", {"heads": 4, "causal": True, "scale": 0.0}, 5,
     ),
     "gemm_epilogue": (GEMM, "float16 float16 float16", {"activation": "gelu"}, 8),
     "gemm_residual": ({**GEMM, "residual": (None, 128)}, "float16 float16 float16 float16", {}, 8),

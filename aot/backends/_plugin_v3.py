@@ -107,8 +107,9 @@ class Launcher:
     Raises EngineError for what the driver refuses.
     """
 
-    def __init__(self, node: str, kernels: Sequence[Compiled]) -> None:
+    def __init__(self, node: str, kernels: Sequence[Compiled], tactic: int = 1) -> None:
         self.node, self.kernels = node, tuple(kernels)
+        self._tactic = tactic
         self._chosen: tuple[Compiled, Kernel] | None = None
         self._reads: list[tuple[int, int]] = []
         self._sizes: tuple[int, ...] | None = None
@@ -137,17 +138,22 @@ class Launcher:
 
     def choose(self, tactic: int) -> None:
         """Load the kernel of a tactic, counted from 1: 0 is TensorRT's word for a plugin without tactics."""
-        compiled = self.kernels[max(tactic - 1, 0)]
+        self._tactic = max(tactic, 1)
+        compiled = self.kernels[self._tactic - 1]
         self._chosen = compiled, Kernel.load(compiled.code, compiled.entry, compiled.shared)
         self._sizes = None
         trees = (*compiled.grid, *compiled.scalars.values())
         reads = sorted(set().union(*map(read, trees)))
         self._reads = [(compiled.inputs.index(name), axis) for name, axis in reads]
 
+    def copy(self) -> Launcher:
+        """Another one with the same choice, which loads its kernel in the context that is then current."""
+        return Launcher(self.node, self.kernels, self._tactic)
+
     def launch(self, given: Sequence[Any], inputs: Sequence[int], outputs: Sequence[int], stream: int) -> None:
         """Enqueue the kernel. given: the inputs' descriptions; inputs, outputs: addresses."""
         if self._chosen is None:
-            self.choose(1)
+            self.choose(self._tactic)
         assert self._chosen is not None
         compiled, kernel = self._chosen
         sizes = tuple([given[index].dims[axis] for index, axis in self._reads])
@@ -180,11 +186,11 @@ def _creator(trt: ModuleType) -> Any:
         one = trt.PluginField(FIELD, array, trt.PluginFieldType.CHAR)
         return trt.PluginFieldCollection([one]), (one, array)
 
-    class Plugin(  # type: ignore[misc]
-        trt.IPluginV3,  # type: ignore[name-defined]
-        trt.IPluginV3OneCore,  # type: ignore[name-defined]
-        trt.IPluginV3OneBuild,  # type: ignore[name-defined]
-        trt.IPluginV3OneRuntime,  # type: ignore[name-defined]
+    class Plugin(
+        trt.IPluginV3,  # type: ignore[misc,name-defined]
+        trt.IPluginV3OneCore,  # type: ignore[misc,name-defined]
+        trt.IPluginV3OneBuild,  # type: ignore[misc,name-defined]
+        trt.IPluginV3OneRuntime,  # type: ignore[misc,name-defined]
     ):
         def __init__(self, launcher: Launcher) -> None:
             for base in (trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
@@ -204,7 +210,7 @@ def _creator(trt: ModuleType) -> Any:
             return self
 
         def clone(self) -> Any:
-            return Plugin(Launcher(self._launcher.node, self._launcher.kernels))
+            return Plugin(self._launcher.copy())
 
         def attach_to_context(self, context: Any) -> Any:
             return self.clone()

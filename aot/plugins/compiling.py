@@ -31,14 +31,15 @@ TARGETS = tuple(f"sm{capability}" for capability in ptx.ISA)
 class Job:
     """One kernel to compile, or the same one in every way to run it.
 
-    shapes: of the inputs, None for a size that varies. dtypes: of the inputs. config: of CONFIGS, None for each.
+    shapes: of the inputs, None for a size that varies. dtypes: of the inputs. config: an
+    index into CONFIGS, or a config itself; None for each of CONFIGS.
     """
 
     target: str
     shapes: Mapping[str, Sequence[int | None]]
     dtypes: tuple[str, ...]
     attributes: Mapping[str, Any]
-    config: int | None = 0
+    config: int | Mapping[str, Any] | None = 0
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def compile_all(header: Header, wanted: Sequence[Job]) -> list[Compiled]:
     Raises PluginError, naming the file and the job: for what TensorRT could not launch, with the reason, and for what
     Triton does not compile. TargetError where triton is missing, or does not know the target.
     """
-    made = []
+    made: list[Compiled] = []
     for kernels in compile_each(header, wanted):
         if isinstance(kernels, Varies):
             raise kernels

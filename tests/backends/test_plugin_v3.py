@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -162,15 +163,21 @@ def test_each_config_is_a_tactic_with_its_own_launch(trt: Any, driver: Driver, g
     assert driver.modules == [".entry scaled // 4", ".entry scaled // 8"]
 
 
+def test_a_copy_keeps_the_tactic(trt: Any, driver: Driver, graph: Path, tmp_path: Path) -> None:
+    """TensorRT may choose before it attaches the plugin to a context."""
+    found = layer(trt, graph, tmp_path)
+    found.plugin.set_tactic(2)
+    context = found.plugin.clone().attach_to_context(None)
+    context.enqueue([SimpleNamespace(dims=(3, 5, 8)), SimpleNamespace(dims=(5,))], [], [1, 2], [3, 4], 0, 7)
+    assert [(one.grid, one.threads) for one in driver.launches] == [((2, 1, 1), 256)]
+
+
 def test_the_launch_follows_the_sizes_of_each_call(trt: Any, driver: Driver) -> None:
     launcher = Launcher("first", (kernel(4),))
 
-    class Description:
-        def __init__(self, *dims: int) -> None:
-            self.dims = dims
-
     for sizes in ((1, 4), (2, 4), (2, 4), (0, 4), (4, 2)):
-        launcher.launch([Description(*sizes, 8), Description(sizes[1])], [1, 2], [3, 4], stream=0)
+        given = [SimpleNamespace(dims=(*sizes, 8)), SimpleNamespace(dims=sizes[1:])]
+        launcher.launch(given, [1, 2], [3, 4], stream=0)
     assert [(one.grid[0], one.values[2], one.values[3]) for one in driver.launches] == [
         (1, 4, 2),
         (2, 8, 2),

@@ -38,11 +38,13 @@ def main(question: Path, answers: Path) -> None:
 
 
 def _answer(plugin: Plugin, job: Mapping[str, Any]) -> dict[str, Any]:
-    configs = plugin.configs if job["config"] is None else [plugin.configs[job["config"]]]
-    return {"kernels": [_compiled(plugin, job, config) for config in configs]}
+    wanted = job["config"]
+    configs = plugin.configs if wanted is None else [plugin.configs[wanted] if isinstance(wanted, int) else wanted]
+    return {"kernels": [compiled(plugin, job, config) for config in configs]}
 
 
-def _compiled(plugin: Plugin, job: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def compiled(plugin: Plugin, job: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """One kernel, as plain data: `Compiled`."""
     shapes = {
         name: tuple(varying(name, axis) if size is None else size for axis, size in enumerate(shape))
         for name, shape in job["shapes"].items()

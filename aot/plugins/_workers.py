@@ -79,10 +79,10 @@ def _end_with_parent() -> None:
 
 
 def _answer(file: Path, job: dict[str, Any]) -> dict[str, Any]:
-    from aot.plugins._compiler import _compiled
+    from aot.plugins._compiler import compiled
     from aot.plugins.loading import load
 
     try:
-        return _compiled(load(file), job, job["config"])
+        return compiled(load(file), job, job["config"])
     except AotError as error:
         return {"error": {"what": error.what, "where": error.where, "fix": error.fix}}

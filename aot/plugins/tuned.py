@@ -8,7 +8,6 @@ of the plugin's file: after a change to the file the entry is stale, and no long
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import math
@@ -150,7 +149,7 @@ def matching(
     return own or found
 
 
-def config(
+def best(
     header: Header,
     target: str,
     dtypes: Sequence[str],
@@ -167,21 +166,6 @@ def config(
     return found[0] if found and all(one == found[0] for one in found) else None
 
 
-def best(
-    header: Header,
-    target: str,
-    dtypes: Sequence[str],
-    shapes: Shapes,
-    *,
-    gpu: str | None = None,
-    project: Path | None = None,
-) -> int | None:
-    """`config` as an index into CONFIGS; None too for a config that is of SPACE alone."""
-    found = config(header, target, dtypes, shapes, gpu=gpu, project=project)
-    given = configs(header) if found is not None else []
-    return next((index for index, one in enumerate(given) if one == found), None)
-
-
 def wins(
     header: Header,
     target: str,
@@ -196,19 +180,6 @@ def wins(
     if not found or any(one.expanded_ms is None for one in found):
         return None
     return all(one.expanded_ms is not None and one.ms < one.expanded_ms for one in found)
-
-
-def configs(header: Header) -> list[dict[str, Any]]:
-    """CONFIGS. The file is run only where they are not written as a literal."""
-    for statement in ast.parse(header.file.read_bytes()).body:
-        if isinstance(statement, ast.Assign) and [ast.unparse(one) for one in statement.targets] == ["CONFIGS"]:
-            try:
-                return list(ast.literal_eval(statement.value))
-            except ValueError:
-                break
-    from aot.plugins.loading import load
-
-    return [dict(one) for one in load(header.file).configs]
 
 
 def write(header: Header, plugins: Path, found: Iterable[Entry]) -> Path:

@@ -89,6 +89,9 @@ def _compiled(run: Run, final: QuantizedGraph, plan: Plan, target: str, ops: Seq
     gpu = toolchain.machine().gpu
     # Several products have one target, and the fastest config may differ between them.
     name = gpu.name if gpu is not None and gpu.target == target else None
+    for header in here.values():
+        for stale in tuned.entries(header, plan.project)[1]:
+            run.progress.warn(stale)
 
     def make(folder: Path) -> Mapping[str, Any]:
         import onnx_ir as ir
@@ -206,20 +209,18 @@ def custom_ops(run: Run, final: QuantizedGraph) -> list[dict[str, Any]]:
     functions = {(function.domain, function.name) for function in model.functions}
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for node in _graph.nodes(model.graph):
-        op = (node.domain, node.op_type)
         if node.domain in _graph.ONNX_DOMAINS:
             continue
-        known_op = found.setdefault(
-            op,
-            {
+        op = (node.domain, node.op_type)
+        if op not in found:
+            found[op] = {
                 "domain": node.domain,
                 "op_type": node.op_type,
                 "nodes": 0,
                 "function": op in functions,
                 "plugin": any(item.key == NODE_TYPES for item in node.metadata_props),
                 "where": _graph.describe(node),
-            },
-        )
-        known_op["nodes"] += 1
+            }
+        found[op]["nodes"] += 1
     run.store.remember("graph-ops", final.key, {"ops": list(found.values())})
     return list(found.values())

@@ -232,7 +232,7 @@ class TestTuning:
         assert entry.bucket == {"...": 64, "width": 128}
         header = read(tmp_path / "plugins/triple.py")
         tuned.write(header, tmp_path / "plugins", [entry])
-        assert tuned.best(header, "sm90", ("float32",), {"x": (5, 8, 128)}) == 1
+        assert tuned.best(header, "sm90", ("float32",), {"x": (5, 8, 128)}) == entry.config
 
     def test_a_config_that_computes_something_else_is_not_taken(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]]

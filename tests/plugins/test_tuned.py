@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,11 @@ PLAIN = 'CONFIGS = [{"block": 16, "num_warps": 1}]'
 @pytest.fixture
 def header(tmp_path: Path) -> Header:
     return read(write(tmp_path, "triple", (PLAIN, CONFIGS)))
+
+
+def block(config: Mapping[str, Any] | None) -> int | None:
+    """What tells the configs apart."""
+    return None if config is None else int(config["block"])
 
 
 def entry(header: Header, rows: int, width: int, block: int, ms: float = 1.0) -> Entry:
@@ -70,31 +77,25 @@ def test_the_best_config_is_that_of_the_bucket_target_and_dtypes(header: Header)
     tuned.write(header, plugins, [entry(header, 8, 64, 16), entry(header, 1000, 64, 64)])
 
     def best(rows: int | None, width: int, target: str = "sm90", dtype: str = "float16") -> int | None:
-        return tuned.best(header, target, (dtype,), {"x": (rows, width)})
+        return block(tuned.best(header, target, (dtype,), {"x": (rows, width)}))
 
-    assert (best(8, 64), best(5, 33), best(1000, 64)) == (0, 0, 1)
+    assert (best(8, 64), best(5, 33), best(1000, 64)) == (16, 16, 64)
     assert best(16, 64) is None  # a bucket that nobody measured
     assert best(8, 64, target="sm89") is None
     assert best(8, 64, dtype="float32") is None
     assert best(None, 64) is None  # one is best for few rows, another for many
     tuned.write(header, plugins, [entry(header, 1000, 64, 16)])
-    assert best(None, 64) == 0
-
-
-def test_a_config_of_a_space_is_known_as_itself_and_has_no_index(header: Header) -> None:
-    found = replace(entry(header, 8, 64, 64), config={"block": 128, "num_warps": 4})
-    tuned.write(header, header.file.parent, [found])
-    inputs = ("sm90", ("float16",), {"x": (8, 64)})
-    assert tuned.config(header, *inputs) == {"block": 128, "num_warps": 4}
-    assert tuned.best(header, *inputs) is None
+    assert best(None, 64) == 16
+    tuned.write(header, plugins, [replace(entry(header, 2, 2, 64), config={"block": 128})])
+    assert best(2, 2) == 128  # of a SPACE, not one of CONFIGS
 
 
 def test_entries_of_this_gpu_count_before_those_of_another_with_the_same_target(header: Header) -> None:
     other = replace(entry(header, 8, 64, 64), gpu="NVIDIA H100")
     tuned.write(header, header.file.parent, [entry(header, 8, 64, 16), other])
     inputs = ("sm90", ("float16",), {"x": (8, 64)})
-    assert tuned.best(header, *inputs, gpu="NVIDIA H100") == 1
-    assert tuned.best(header, *inputs, gpu="NVIDIA H200") == 0
+    assert block(tuned.best(header, *inputs, gpu="NVIDIA H100")) == 64
+    assert block(tuned.best(header, *inputs, gpu="NVIDIA H200")) == 16
     assert tuned.best(header, *inputs) is None  # they do not agree
 
 
@@ -118,8 +119,9 @@ def test_the_projects_entries_take_the_place_of_those_that_were_shipped(header: 
     tuned.write(header, header.file.parent, [entry(header, 8, 64, 16), entry(header, 2, 64, 16)])
     file = tuned.write(header, project / "plugins", [entry(header, 8, 64, 64)])
     assert file == project / "plugins/tuned/triple.json"
-    for rows, expected in ((8, 1), (2, 0)):
-        assert tuned.best(header, "sm90", ("float16",), {"x": (rows, 64)}, project=project) == expected
+    for rows, expected in ((8, 64), (2, 16)):
+        found = tuned.best(header, "sm90", ("float16",), {"x": (rows, 64)}, project=project)
+        assert block(found) == expected
 
 
 def test_what_is_written_is_merged_ordered_and_whole(header: Header) -> None:
@@ -154,8 +156,3 @@ def test_a_damaged_file_is_named_with_what_to_do(header: Header) -> None:
         tuned.entries(header)
     assert raised.value.where == str(file)
     assert "aot plugin tune triple" in str(raised.value.fix)
-
-
-def test_configs_are_read_without_running_the_file_where_they_are_a_literal(tmp_path: Path) -> None:
-    file = write(tmp_path, "triple", (PLAIN, CONFIGS), ("import math", "raise SystemExit"))
-    assert tuned.configs(read(file)) == [{"block": 16, "num_warps": 1}, {"block": 64, "num_warps": 2}]

@@ -33,14 +33,13 @@ SHAPES = {
     "ranks_features": "points",
     "starts": "cells_and_1",
 }
-SIZES = {"channels": (1, 4096), "cells_and_1": (1, None)}
+SIZES = {"bins": (1, None), "pixels": (1, None), "channels": (1, 4096), "cells_and_1": (1, None)}
 CASES = [
     {"batch": 2, "bins": 35, "pixels": 7, "channels": 9, "points": 131, "cells_and_1": 14},
     {"batch": 1, "bins": 67, "pixels": 131, "channels": 67, "points": 300, "cells_and_1": 6},
     {"batch": 1, "bins": 67, "pixels": 5, "channels": 5, "points": 13, "cells_and_1": 68},
     {"batch": 1, "bins": 1, "pixels": 1, "channels": 1, "points": 1, "cells_and_1": 2},
     {"batch": 0, "bins": 3, "pixels": 3, "channels": 3, "points": 3, "cells_and_1": 4},
-    {"batch": 1, "bins": 0, "pixels": 3, "channels": 3, "points": 3, "cells_and_1": 4},
     {"batch": 1, "bins": 3, "pixels": 3, "channels": 3, "points": 0, "cells_and_1": 4},
     {"batch": 1, "bins": 3, "pixels": 3, "channels": 3, "points": 3, "cells_and_1": 1},
     {"batch": 3, "bins": 35, "pixels": 11, "channels": 131, "points": 64, "cells_and_1": 8},
@@ -53,30 +52,34 @@ CONFIGS = [
     {"points": 32, "channels": 128, "num_warps": 4},
     {"points": 8, "channels": 256, "num_warps": 2},
 ]
+SPACE = {"points": [2, 4, 8, 16, 32], "channels": [32, 64, 128, 256], "num_warps": [1, 2, 4]}
 
 
 def reference(depth, features, ranks_depth, ranks_features, starts):
-    """Sums of pairs, of pairs of those and so on, of which each cell takes those that its range is made of.
+    """Sums of sixteen points, of sixteen of those and so on, of which each cell takes those that its range is made of.
 
     A scatter that adds would be shorter, but TensorRT has none; the difference of two running sums would cancel.
     """
-    points = ranks_depth.shape[0]
+    batch, points, channels = depth.shape[0], ranks_depth.shape[0], features.shape[2]
+    cells = starts.shape[0] - 1
     sums = depth.float().index_select(1, ranks_depth)[..., None] * features.float().index_select(1, ranks_features)
     left, right = starts[:-1].long(), starts[1:].long()
-    total = torch.zeros(1, device=depth.device)
-    for _ in range(points.bit_length() if isinstance(points, int) else 31):
+    step = torch.arange(15, device=depth.device)
+    total = torch.zeros(batch, cells, channels, device=depth.device)
+    bits = points.bit_length() if isinstance(points, int) else 31
+    for _ in range(-(-bits // 4)):
         count = sums.shape[1]
-        sums = torch.nn.functional.pad(sums, (0, 0, 0, 2))  # zeros, for what is not taken and to make pairs
-        alone = (left < right) & (left % 2 == 1)
-        total = total + sums.index_select(1, torch.where(alone, left, count))
-        left = left + alone.long()
-        alone = (left < right) & (right % 2 == 1)
-        total = total + sums.index_select(1, torch.where(alone, right - 1, count))
-        left, right = left // 2, right // 2
-        pairs = (count + 1) // 2
-        sums = sums[:, : 2 * pairs].reshape(sums.shape[0], pairs, 2, sums.shape[2]).sum(2)
-    shape = depth.shape[0], starts.shape[0] - 1, features.shape[2]
-    return total.expand(shape).to(features.dtype)
+        sums = torch.nn.functional.pad(sums, (0, 0, 0, 16))  # zeros, for what is not taken and to fill up a sixteen
+        inner = torch.minimum((left + 15) // 16 * 16, right)
+        outer = torch.maximum(right // 16 * 16, inner)
+        for start, end in ((left, inner), (outer, right)):
+            index = start[:, None] + step
+            index = torch.where(index < end[:, None], index, count)
+            total = total + sums.index_select(1, index.flatten()).reshape(batch, cells, 15, channels).sum(2)
+        left, right = inner // 16, outer // 16
+        groups = (count + 15) // 16
+        sums = sums[:, : 16 * groups].reshape(batch, groups, 16, channels).sum(2)
+    return total.to(features.dtype)
 
 
 def outputs(shapes, attributes):
@@ -96,10 +99,9 @@ def launch(shapes, attributes, config):
 def sample(inputs, attributes):
     bins, pixels = inputs["depth"].shape[1], inputs["features"].shape[1]
     points, ends = len(inputs["ranks_depth"]), len(inputs["starts"])
-    inputs["ranks_depth"] = torch.randint(0, max(bins, 1), (points,))
-    inputs["ranks_features"] = torch.randint(0, max(pixels, 1), (points,))
-    taken = points if bins and pixels else 0
-    inputs["starts"] = torch.randint(0, taken + 1, (ends,)).sort().values
+    inputs["ranks_depth"] = torch.randint(0, bins, (points,))
+    inputs["ranks_features"] = torch.randint(0, pixels, (points,))
+    inputs["starts"] = torch.randint(0, points + 1, (ends,)).sort().values
     return inputs
 
 

@@ -60,14 +60,22 @@ CASES = [
      "kernel_h": 2, "kernel_w": 2, "out_channels": 17, "padding_w": 1, "dilation_w": 3},
 ]  # fmt: skip
 CONFIGS = [
-    {"pixels": 64, "rows": 128, "channels": 32, "num_warps": 8, "num_stages": 1},
-    {"pixels": 64, "rows": 256, "channels": 32, "num_warps": 8, "num_stages": 1},
-    {"pixels": 64, "rows": 256, "channels": 32, "num_warps": 8, "num_stages": 2},
-    {"pixels": 64, "rows": 128, "channels": 16, "num_warps": 4, "num_stages": 1},
     {"pixels": 32, "rows": 256, "channels": 32, "num_warps": 8, "num_stages": 1},
-    {"pixels": 32, "rows": 128, "channels": 32, "num_warps": 4, "num_stages": 2},
-    {"pixels": 128, "rows": 64, "channels": 32, "num_warps": 8, "num_stages": 1},
+    {"pixels": 32, "rows": 256, "channels": 32, "num_warps": 8, "num_stages": 2},
+    {"pixels": 64, "rows": 256, "channels": 32, "num_warps": 16, "num_stages": 1},
+    {"pixels": 64, "rows": 128, "channels": 32, "num_warps": 8, "num_stages": 1},
+    {"pixels": 32, "rows": 128, "channels": 32, "num_warps": 8, "num_stages": 1},
+    {"pixels": 32, "rows": 256, "channels": 16, "num_warps": 8, "num_stages": 1},
+    {"pixels": 16, "rows": 256, "channels": 64, "num_warps": 8, "num_stages": 1},
+    {"pixels": 64, "rows": 64, "channels": 32, "num_warps": 8, "num_stages": 1},
 ]
+SPACE = {
+    "pixels": [16, 32, 64, 128],
+    "rows": [64, 128, 256],
+    "channels": [16, 32, 64],
+    "num_warps": [4, 8, 16],
+    "num_stages": [1, 2, 3],
+}
 
 
 def groups_of(shapes):

@@ -46,6 +46,7 @@ CONFIGS = [
     {"places": 128, "channels": 4, "num_warps": 2},
     {"places": 256, "channels": 1, "num_warps": 4},
 ]
+SPACE = {"places": [64, 128, 256, 512], "channels": [1, 2, 4, 8, 16, 32], "num_warps": [2, 4, 8]}
 
 
 def known(mode, padding_mode):
@@ -94,7 +95,7 @@ def launch(shapes, attributes, config):
     places = shapes.grid[1] * shapes.grid[2] * shapes.grid[3]
     block = min(config["channels"], power_of_two(channels, "the number of channels"))
     return Launch(
-        grid=(ceil_div(places, config["places"]), ceil_div(channels, block), batch),
+        grid=(ceil_div(places, config["places"]) * ceil_div(channels, block), batch),
         scalars={"depth": depth, "height": height, "width": width, "places": places},
         constants={
             "CHANNELS": channels,
@@ -144,9 +145,11 @@ def kernel(
     PLACES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    place = tl.program_id(0).to(tl.int64) * PLACES + tl.arange(0, PLACES)
-    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    batch = tl.program_id(2).to(tl.int64)
+    # Blocks of channels follow each other, so that the same places come from the cache.
+    blocks: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
+    place = (tl.program_id(0) // blocks).to(tl.int64) * PLACES + tl.arange(0, PLACES)
+    channel = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    batch = tl.program_id(1).to(tl.int64)
     inside = place < places
     at = (batch * places + place) * 3
     across = position(grid, at, inside, width, NEAREST, BORDER, ALIGNED)

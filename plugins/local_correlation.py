@@ -47,6 +47,7 @@ CONFIGS = [
     {"tile": 8, "channels": 64, "num_warps": 8},
     {"tile": 2, "channels": 128, "num_warps": 4},
 ]
+SPACE = {"tile": [1, 2, 4, 8], "channels": [32, 64, 128], "num_warps": [2, 4, 8]}
 
 
 def reference(first, second, coordinates, radius, scale, x_first):

@@ -46,6 +46,7 @@ CONFIGS = [
     {"rows": 2, "points": 16, "num_warps": 2},
     {"rows": 16, "points": 8, "num_warps": 8},
 ]
+SPACE = {"rows": [1, 2, 4, 8, 16, 32], "points": [1, 4, 8, 16], "num_warps": [1, 2, 4, 8]}
 
 
 def reference(value, shapes, starts, locations, weights):

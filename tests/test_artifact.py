@@ -159,6 +159,9 @@ def edit(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
     return apply
 
 
+KERNELS = {"stage": "kernels", "key": "0" * 64, "facts": {"target": "../../x", "kernels": [], "left": []}}
+
+
 def flip(folder: Path) -> None:
     data = bytearray((folder / "graph/model.onnx").read_bytes())
     data[-1] ^= 1
@@ -187,6 +190,8 @@ def link(folder: Path) -> None:
         (edit(lambda m: m["files"].update({"/etc/passwd": m["files"]["report.json"]})), "outside the artifact"),
         (lambda f: (f / "references/cases.json").unlink(), "references/cases.json"),
         (lambda f: (f / "graph/model.onnx").write_bytes(b"12"), "has 2 bytes instead of"),
+        (edit(lambda m: m["kernels"].append(KERNELS)), "does not list kernels/../../x/kernels.json"),
+        (edit(lambda m: m["kernels"].append({**KERNELS, "facts": {}})), "kernels.0.facts.target: Field required"),
         (flip, "SHA-256 differs"),
         (link, "a link that leaves it"),
     ],

@@ -75,9 +75,10 @@ def waited(launch: Callable[[], None]) -> None:
     """Launch and wait. Raises EngineError where the driver refuses, Stopped where the kernel fails."""
     import torch
 
-    torch.cuda.synchronize()  # type: ignore[no-untyped-call]
+    cuda: Any = torch.cuda
+    cuda.synchronize()
     launch()
     try:
-        torch.cuda.synchronize()  # type: ignore[no-untyped-call]
+        cuda.synchronize()
     except RuntimeError as error:
         raise Stopped(str(error).splitlines()[0]) from error

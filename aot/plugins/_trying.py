@@ -164,7 +164,8 @@ def compared(got: torch.Tensor, right: torch.Tensor) -> tuple[float, str | None]
     """(largest error, of the largest magnitude, why that is too much)."""
     if not right.numel():
         return 0.0, None
-    pieces = list(zip(got.reshape(-1).split(_PIECE), right.reshape(-1).split(_PIECE), strict=True))
+    flat: tuple[Any, Any] = got.reshape(-1), right.reshape(-1)
+    pieces: list[tuple[Any, Any]] = list(zip(*(one.split(_PIECE) for one in flat), strict=True))
     if not right.is_floating_point():
         # Half a step either way is what rounding leaves open.
         off = max(int((one.long() - two.long()).abs().max()) for one, two in pieces)

@@ -105,6 +105,11 @@ class Check:
         checked.note(found)
         self.total = difference(self._first, self._last)
 
+    @property
+    def compared(self) -> bool:
+        """Whether anything was."""
+        return any(checked.sites for checked in self.passes.values())
+
     def largest(self) -> Difference:
         """The largest difference found, as a share of the output's magnitude, of those that are no noise."""
         return max((one for one in self._found() if not one.noise), key=_relative, default=Difference())

@@ -37,7 +37,7 @@ def held(state: State, key: str) -> ir.TensorProtocol | None:
 
 def reads(state: State, node: ir.Node) -> Iterator[str]:
     """The keys that a node needs from outside in the small model."""
-    if not is_if(node):
+    if not _is_if(node):
         yield from state.reads(node)
         return
     yield from state.nodes[node].inputs
@@ -53,7 +53,7 @@ def in_order(state: State, wanted: set[ir.Node]) -> list[ir.Node]:
 
     def visit(graph: ir.Graph) -> None:
         for node in state.graphs[graph].nodes:
-            whole = node in wanted and not is_if(node)
+            whole = node in wanted and not _is_if(node)
             if node in state.bodies and not whole:
                 for body in state.bodies[node]:
                     visit(body)
@@ -64,8 +64,7 @@ def in_order(state: State, wanted: set[ir.Node]) -> list[ir.Node]:
     return found
 
 
-def is_if(node: ir.Node) -> bool:
-    """Whether the nodes of its branches stand beside it in the small model."""
+def _is_if(node: ir.Node) -> bool:
     return node.op_type == "If" and not node.domain
 
 
@@ -109,7 +108,7 @@ def inferred(
         for key in made:
             if key and state.values[key].type is not None and (stated or node.domain):
                 write(model.graph.value_info.add(), key, made_up)
-        if is_if(node):
+        if _is_if(node):
             _write_choice(model.graph, state, node)
         else:
             write_nodes(model.graph, state, (node,))
@@ -139,15 +138,20 @@ def _write_choice(graph: onnx.GraphProto, state: State, node: ir.Node) -> None:
                 put.g.output.add(name=f"{key}/{number}")
 
 
-def infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
-    """What is known of the values of a graph, and of the graphs in it."""
+def infos(graph: onnx.GraphProto, *, inner: bool) -> Iterator[onnx.ValueInfoProto]:
+    """What is known of the values of a graph; inner: and of the graphs in it."""
     yield from graph.value_info
     yield from graph.input
     yield from graph.output
-    for node in graph.node:
+    for node in graph.node if inner else ():
         for attribute in node.attribute:
             for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from infos(body)
+                yield from infos(body, inner=True)
+
+
+def holds_whole(state: State, nodes: Iterable[ir.Node]) -> bool:
+    """Whether the small model of `nodes` has any whose bodies do not stand beside it."""
+    return any([node in state.bodies and not _is_if(node) for node in nodes])
 
 
 def is_long(value: ir.Value) -> bool:
@@ -210,21 +214,24 @@ def take(value: ir.Value, proto: onnx.TypeProto, names: Symbols) -> bool:
         value.type, more = ir.TensorType(ir.DataType(tensor.elem_type)), True
     if not tensor.HasField("shape"):
         return more
-    shape = value.shape
-    old = None if shape is None else [size if isinstance(size, int) else size.value for size in shape]
-    found = tensor.shape.dim
-    if old is not None and len(old) != len(found):
+    found, shape = tensor.shape.dim, value.shape
+    if shape is None:
+        value.shape = ir.Shape([_size(None, dim, names) for dim in found])
+        return True
+    old = [size if isinstance(size, int) else size.value for size in shape]
+    if len(old) != len(found):
         return more
-    new = [_size(size, dim, names) for size, dim in zip(old or [None] * len(found), found, strict=True)]
+    new = [
+        size if isinstance(size, int) or not made_up(size) else _size(size, dim, names)
+        for size, dim in zip(old, found, strict=True)
+    ]
     if new != old:
         value.shape, more = ir.Shape(new), True
     return more
 
 
-def _size(old: int | str | None, dim: onnx.TensorShapeProto.Dimension, names: Symbols) -> int | str | None:
-    """What is known of a dim: what was, where it was something."""
-    if isinstance(old, int) or not made_up(old):
-        return old
+def _size(old: str | None, dim: onnx.TensorShapeProto.Dimension, names: Symbols) -> int | str | None:
+    """What is known now of a dim that had no name, or one that was made up."""
     if dim.HasField("dim_value"):
         return dim.dim_value
     if not dim.dim_param or (old is not None and not names.known(dim.dim_param)):

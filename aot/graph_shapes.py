@@ -11,7 +11,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from aot.graph_constants import constant_of
-from aot.graph_inference import SMALL, Symbols, in_order, inferred, infos, is_if, is_long, made_up, reads, take
+from aot.graph_inference import SMALL, Symbols, holds_whole, in_order, inferred, infos, is_long, made_up, reads, take
 from aot.graph_state import State, inner_graphs
 
 _ASKED = "aot.asked"
@@ -112,11 +112,11 @@ def _ask(state: State, wanted: set[ir.Node]) -> set[str]:
     better: set[str] = set()
     part = in_order(state, _with_shape_arithmetic(state, wanted))
     keys = {key for node in part for key in (*reads(state, node), *state.nodes[node].outputs) if key}
-    whole = any([node in state.bodies and not is_if(node) for node in part])  # with what is in their bodies
+    inner = holds_whole(state, part)
     # Where a long vector occurs, what does not follow from contents is told first, while its length can be said.
     for contents in (False, True) if any(is_long(state.values[key]) for key in keys) else (True,):
-        names = Symbols(state, state.values if whole else keys)
-        for info in infos(inferred(state, part, taken=names.old, contents=contents)):
+        names = Symbols(state, state.values if inner else keys)
+        for info in infos(inferred(state, part, taken=names.old, contents=contents), inner=inner):
             value = state.values.get(info.name)
             if value is not None and _lacks(value) and take(value, info.type, names):
                 better.add(info.name)
@@ -188,7 +188,8 @@ def forget_wrong_shapes(model: ir.Model) -> bool:
     state = State.of(model)
     given = {str(size.value) for value in model.graph.inputs for size in value.shape or () if not isinstance(size, int)}
     wrong = False
-    for info in infos(inferred(state, in_order(state, set(state.nodes)), stated=False, taken=given)):
+    part = in_order(state, set(state.nodes))
+    for info in infos(inferred(state, part, stated=False, taken=given), inner=holds_whole(state, part)):
         value, found = state.values.get(info.name), info.type.tensor_type.shape.dim
         if value is None or value.producer() is None or value.shape is None:
             continue

@@ -138,12 +138,14 @@ class State:
 
 def _place(model: ir.Model, body: ir.Graph) -> str:
     """What the keys of a body begin with: a number of its own, the same in every state."""
-    if _NUMBER not in body.meta:
-        body.meta[_NUMBER] = model.meta[_NUMBER] = model.meta.get(_NUMBER, 0) + 1
-    return f"{body.meta[_NUMBER]}/"
+    place: str | None = body.meta.get(_PLACE)
+    if place is None:
+        model.meta[_PLACE] = model.meta.get(_PLACE, 0) + 1
+        body.meta[_PLACE] = place = f"{model.meta[_PLACE]}/"
+    return place
 
 
-_NUMBER = "aot.graph"
+_PLACE = "aot.graph"
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 

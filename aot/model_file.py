@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +54,7 @@ def ends(model: ir.Model) -> list[ir.Value]:
 def restore(model: ir.Model, stated: list[Stated]) -> None:
     """Inputs and outputs are described as in the file.
 
-    One of no stated rank, which a valid file cannot have, keeps what was inferred, its made-up names left out.
+    One of no stated rank keeps what was inferred, its made-up names left out.
     """
     import onnx_ir as ir
 
@@ -139,8 +139,7 @@ def write(model: ir.Model, target: Path, *, external: bool, judge: Callable[[Pat
         written = folder / link.name
         ir.save(model, written, external_data=data, size_threshold_bytes=_EXTERNAL)
         try:
-            # By path: weights beside the file are looked for there, and may exceed the 2 GB of a protobuf.
-            onnx.checker.check_model(str(written))
+            _check(written, shapeless=[value.name for value in ends(model) if value.shape is None])
         except (onnx.checker.ValidationError, ValueError) as error:
             raise GraphError(
                 f"the new model is not valid: {str(error).strip().splitlines()[0]}",
@@ -153,6 +152,21 @@ def write(model: ir.Model, target: Path, *, external: bool, judge: Callable[[Pat
             os.replace(written, link)
         else:
             _put_in_place(written, link, folder / data)
+
+
+def _check(file: Path, shapeless: Sequence[str | None]) -> None:
+    """onnx's checker on a file. It is told that `shapeless` inputs and outputs, which runtimes take, are numbers."""
+    import onnx
+
+    if shapeless:
+        model = onnx.load(file, load_external_data=False)
+        for value in (*model.graph.input, *model.graph.output):
+            if value.name in shapeless:
+                value.type.tensor_type.shape.SetInParent()
+        file = file.with_name(f"checked-{file.name}")
+        onnx.save(model, file)
+    # By path: weights beside the file are looked for there, and may exceed the 2 GB of a protobuf.
+    onnx.checker.check_model(str(file))
 
 
 def _put_in_place(written: Path, target: Path, weights: Path) -> None:

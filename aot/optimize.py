@@ -35,19 +35,22 @@ class Optimized:
         """Plain data.
 
         compared: `sites` (a sample of what each pass changed), `graph` (each pass, and the result with what was given)
-        or `nothing`; relative (to the output's magnitude), max_abs and relative_l2 are the largest difference
-        found in it; noise is the largest, relative to the magnitude, where rounding alone moves the output as much.
+        or `nothing`, also where no site could be run; sites_compared: how many; relative (to the output's magnitude),
+        max_abs and relative_l2 are the largest difference found; noise is the largest, relative to the magnitude, where
+        rounding alone moves the output as much.
         """
-        largest = self.check.largest() if self.check is not None else None
+        check = self.check if self.check is not None and self.check.compared else None
+        largest = check.largest() if check is not None else None
         return {
             "nodes": {"before": self.before, "after": self.after},
             "seconds": round(self.seconds, 4),
             "check_seconds": round(self.check.seconds, 4) if self.check is not None else 0.0,
-            "compared": "nothing" if self.check is None else "graph" if self.check.whole else "sites",
+            "compared": "nothing" if check is None else "graph" if check.whole else "sites",
+            "sites_compared": sum(one.sites for one in check.passes.values()) if check is not None else 0,
             "relative": largest.relative if largest is not None else None,
             "max_abs": largest.absolute if largest is not None else None,
             "relative_l2": largest.l2 if largest is not None else None,
-            "noise": self.check.noise().relative if self.check is not None else None,
+            "noise": check.noise().relative if check is not None else None,
             "passes": [self._pass(one) for one in self.passes],
         }
 

@@ -150,50 +150,60 @@ def peak() -> int:
 
 
 def describe(found: Mapping[str, Any], explain: bool) -> str:
-    """The answer for people, in 100 columns."""
+    """The answer for people, in 100 columns: what was changed and compared, then what was left and why."""
     nodes = found["nodes"]
-    whole = found["compared"] == "graph"
-    compared = "the whole graph after every pass" if whole else f"{_checked(found)} sites"
     lines = [
         found["output"],
         f"  {nodes['before']} -> {nodes['after']} nodes in {found['seconds']:.2f} s, "
         f"{size_of(found['peak_bytes'])} of memory",
-        f"  compared: {compared}, in {found['check_seconds']:.1f} s",
-        f"  largest difference: {number(found['relative'])} of the output's magnitude",
+        *_compared(found),
     ]
     if found["noise"]:
         lines.append(f"  and {number(found['noise'])} where the output is noise: rounding alone moves it as much")
-    idle = [one["name"] for one in found["passes"] if not one["sites"]]
-    if explain:
-        rows = [("pass", "sites", "seconds", "checked", "largest difference, of magnitude")]
-        for one in found["passes"]:
-            if not one["sites"]:
-                continue
-            checked = "checked" in one
-            rows.append(
-                (
-                    one["name"],
-                    str(one["sites"]),
-                    f"{one['seconds']:.3f}",
-                    str(one["checked"]) if checked else "-",
-                    number(one["relative"]) + " (noise)" * one["noise"] if checked and one["checked"] else "-",
-                )
-            )
-        lines += ["", table(rows), *_wrapped(f"nothing to change: {', '.join(idle)}")]
-    for one in found["passes"] if explain else ():
+    if not explain:
+        return "\n".join(lines)
+    changed = [one for one in found["passes"] if one["sites"]]
+    if changed:
+        lines += [
+            "",
+            table([("pass", "sites", "seconds", "checked", "largest difference, of magnitude"), *map(_row, changed)]),
+        ]
+    for one in found["passes"]:
         reasons: dict[str, list[str]] = {}
         for site in one["skipped"]:
             reasons.setdefault(site["reason"], []).append(site["node"])
         left = [f"{len(names)} left, as {names[0]}: {reason}" for reason, names in reasons.items()]
         left += [f"{count} not checked: {reason}" for reason, count in one.get("unchecked", {}).items()]
         if left:
-            lines += ["", f"  {one['name']}"]
-            lines += [line for text in left for line in _wrapped(text)]
-    return "\n".join(lines)
+            lines += ["", f"  {one['name']}", *(line for text in left for line in _wrapped(text))]
+    idle = len(found["passes"]) - len(changed)
+    return "\n".join([*lines, "", f"  {idle} passes found nothing to change; --json names them"])
 
 
-def _checked(found: Mapping[str, Any]) -> int:
-    return sum(one.get("checked", 0) for one in found["passes"])
+def _compared(found: Mapping[str, Any]) -> list[str]:
+    """What was compared, with the largest difference; that nothing was is said as such."""
+    checked = found["sites_compared"]
+    spent = f", in {found['check_seconds']:.1f} s"
+    if found["compared"] == "graph":
+        what = "the whole graph after every pass"
+    elif checked:
+        what = f"{checked} {'site' if checked == 1 else 'sites'}"
+    elif not any(one["sites"] for one in found["passes"]):
+        return ["  compared: nothing, since no pass changed anything"]
+    else:
+        reasons = {reason: None for one in found["passes"] for reason in one.get("unchecked", {})}
+        why = "; ".join(reasons) or "no site could be cut out of the graph"
+        return ["  compared: nothing, so that no number vouches for the result", *_wrapped(f"why: {why}")]
+    return [
+        f"  compared: {what}{spent}",
+        f"  largest difference: {number(found['relative'])} of the output's magnitude",
+    ]
+
+
+def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a pass did, as a row of the table."""
+    largest = number(one["relative"]) + " (noise)" * one["noise"] if one.get("checked") else "-"
+    return one["name"], str(one["sites"]), f"{one['seconds']:.3f}", str(one.get("checked", "-")), largest
 
 
 def _wrapped(text: str) -> list[str]:

@@ -30,7 +30,10 @@ class Polynomial:
         return hash(self._key)
 
     def __str__(self) -> str:
-        return "+".join(f"{factor}*{'*'.join(atoms)}" for atoms, factor in sorted(self.terms.items()))
+        return "+".join(
+            "*".join([*([] if factor == 1 and atoms else [str(factor)]), *atoms])
+            for atoms, factor in sorted(self.terms.items())
+        )
 
     def __add__(self, other: int | Polynomial) -> int | Polynomial:
         total = Counter(self.terms)

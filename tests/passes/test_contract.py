@@ -13,6 +13,7 @@ import pytest
 
 from aot import origins
 from aot.graph import Pass, infer_shapes
+from aot.graph_state import State
 from aot.origins import Origin
 from aot.passes import PASSES
 from aot.passes.attention_operator import attention_operator
@@ -60,6 +61,15 @@ def test_changes_its_example_once(one: Pass) -> None:
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     assert one(model) == 0
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("one", [one for one in dict.fromkeys(PASSES) if one.in_one_sweep], ids=lambda one: one.name)
+def test_one_sweep_is_enough_where_a_pass_says_so(one: Pass) -> None:
+    model = ir.from_proto(parse(one.example))
+    infer_shapes(model)
+    sites, state = one.settle(State.of(model, inferred=True), one_of_many=True)
+    assert sites > 0
+    assert one.settle(state) == (0, state)
 
 
 @EACH

@@ -29,6 +29,7 @@ from aot.frontend.origins import portable
 from aot.frontend.patterns_match import Match, is_assertion, is_plain, matches, plain, users
 from aot.frontend.patterns_trace import Pattern
 from aot.frontend.plugins import dtype_of, registered
+from aot.frontend.quiet import silenced
 from aot.plugins.loading import Plugin, load
 from aot.plugins.replacing import Replacing
 from aot.plugins.sizes import varying
@@ -65,11 +66,18 @@ def replaced(
     files = content.names("plugins", project)
     program = copied(program)
     modules = [one for one in program.graph_module.modules() if isinstance(one, torch.fx.GraphModule)]
-    places: list[Place] = []
-    for plugin in (load(files[name]) for name in replacing.names):
-        for function in plugin.patterns:
-            for module in modules:
-                places += _in_graph(module.graph, plugin, function, replacing, project)
+
+    def everywhere() -> list[Place]:
+        return [
+            place
+            for plugin in [load(files[name]) for name in replacing.names]
+            for function in plugin.patterns
+            for module in modules
+            for place in _in_graph(module.graph, plugin, function, replacing, project)
+        ]
+
+    # torch logs what fails, and a pattern may fail at sizes that it is not for.
+    places = silenced(everywhere)
     for module in modules:
         module.graph.lint()
         module.recompile()
@@ -109,8 +117,9 @@ def _found(plugin: Plugin, function: Callable[..., Any], pattern: Pattern, node:
     for likely in matches(pattern, node):
         given = {name: likely.values[placeholder] for placeholder, name in pattern.inputs.items()}
         attributes = {**pattern.attributes, **likely.attributes}
-        tensors = {name: value.meta.get("val") for name, value in given.items()}
-        if not all(isinstance(one, torch.Tensor) for one in tensors.values()):
+        values = {name: value.meta.get("val") for name, value in given.items()}
+        tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+        if len(tensors) < len(given):
             continue
         try:
             exact = patterns_trace.instance(plugin, function, tensors, attributes)

@@ -10,13 +10,14 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from aot.errors import PluginError
 from aot.plugins import cases
 from aot.plugins.loading import Plugin
 
@@ -31,7 +32,7 @@ class Hole:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A traced pattern. inputs: placeholder -> name in SCHEMA. outputs: in SCHEMA's order, None for one not computed.
+    """A traced pattern. inputs: placeholder -> name in SCHEMA. outputs: in SCHEMA's order.
 
     attributes: those that are settled. holes: those that a program says. exact: sizes are those of a program.
     """
@@ -48,25 +49,30 @@ def example(plugin: Plugin, function: Callable[..., Any], chosen: Mapping[str, s
 
     Raises PluginError for a function that fails, or that does not show every input and attribute.
     """
-    sizes, _ = cases.base(plugin)
-    if "..." in sizes:
-        sizes["..."] = (3, 2)
     dtypes = plugin.schema.dtypes(plugin.schema.inputs, chosen)
-    shapes = cases.shapes(plugin, sizes)
-    given = {
-        one.name: torch.ones(shapes[one.name], dtype=getattr(torch, dtype))
-        for one, dtype in zip(plugin.schema.inputs, dtypes, strict=True)
-    }
     settled, holes = _attributes(plugin, function)
     values = {**settled, **{hole.name: hole.value for hole in holes}}
-    return _traced(plugin, function, given, values, settled, holes, "fake")
+    failed: list[PluginError] = []
+    for shapes, _ in cases.occurring(plugin):
+        given = {
+            one.name: torch.ones(shapes[one.name], dtype=getattr(torch, dtype))
+            for one, dtype in zip(plugin.schema.inputs, dtypes, strict=True)
+        }
+        try:
+            graph = _graph(plugin, function, given, values, "fake")
+        except PluginError as error:
+            failed.append(error)  # it may be written for some of the sizes alone
+            continue
+        return _pattern(plugin, function, graph, tuple(given), settled, holes)
+    raise failed[0]
 
 
 def instance(
     plugin: Plugin, function: Callable[..., Any], given: Mapping[str, torch.Tensor], attributes: Mapping[str, Any]
 ) -> Pattern:
     """The pattern on the fake tensors of a program, with the attributes that it was found with."""
-    return _traced(plugin, function, given, attributes, attributes, (), "symbolic")
+    graph = _graph(plugin, function, given, attributes, "symbolic")
+    return _pattern(plugin, function, graph, tuple(given), attributes, None)
 
 
 def _attributes(plugin: Plugin, function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[Hole, ...]]:
@@ -84,15 +90,14 @@ def _attributes(plugin: Plugin, function: Callable[..., Any]) -> tuple[dict[str,
     return settled, tuple(holes)
 
 
-def _traced(
+def _graph(
     plugin: Plugin,
     function: Callable[..., Any],
     given: Mapping[str, torch.Tensor],
     values: Mapping[str, Any],
-    settled: Mapping[str, Any],
-    holes: tuple[Hole, ...],
-    mode: str,
-) -> Pattern:
+    mode: Literal["fake", "symbolic"],
+) -> torch.fx.Graph:
+    """What the function does, inputs in the order of `given`. Raises PluginError for whatever it raises."""
     taken = inspect.signature(function).parameters
     constants = {name: value for name, value in values.items() if name in taken}
 
@@ -104,35 +109,51 @@ def _traced(
     within: AbstractContextManager[Any] = next((one.fake_mode for one in fakes), nullcontext())
     with plugin.calling("PATTERNS"), torch.no_grad(), warnings.catch_warnings(), within:
         warnings.simplefilter("ignore")
-        graph = make_fx(call, tracing_mode=mode, pre_dispatch=True)(*given.values()).graph
+        graph: torch.fx.Graph = make_fx(call, tracing_mode=mode, pre_dispatch=True)(*given.values()).graph
     graph.eliminate_dead_code()
+    return graph
+
+
+def _pattern(
+    plugin: Plugin,
+    function: Callable[..., Any],
+    graph: torch.fx.Graph,
+    names: tuple[str, ...],
+    settled: Mapping[str, Any],
+    holes: tuple[Hole, ...] | None,
+) -> Pattern:
+    """The graph as a pattern; holes None: at a program's sizes. Raises PluginError where it does not show everything.
+
+    Everything must be seen from the first output, where the search begins.
+    """
     outputs = tuple(graph.output_node().args[0])  # type: ignore[arg-type]
-    if len(outputs) != len(plugin.schema.outputs) or not all(isinstance(one, torch.fx.Node) for one in outputs):
-        raise _wrong(plugin, function, f"it returns {len(outputs)} values, and SCHEMA {len(plugin.schema.outputs)}")
-    inputs = dict(zip(graph.find_nodes(op="placeholder"), given, strict=True))
-    pattern = Pattern(inputs, outputs, settled, holes, mode == "symbolic")
-    _check(plugin, function, pattern)
-    return pattern
+    declared = plugin.schema.outputs
+    if len(outputs) != len(declared) or not all(isinstance(one, torch.fx.Node) for one in outputs):
+        raise _wrong(plugin, function, f"it returns {len(outputs)} values, and SCHEMA {len(declared)} tensors")
+    inputs = dict(zip(graph.find_nodes(op="placeholder"), names, strict=True))
+    seen = _behind(outputs[0])
+    for node, name in inputs.items():
+        if node not in seen:
+            raise _wrong(plugin, function, f"its first output does not depend on '{name}'")
+    for one, tensor in zip(outputs, declared, strict=True):
+        if one not in seen:
+            raise _wrong(plugin, function, f"its first output is not computed from '{tensor.name}'")
+    constants = pytree.tree_leaves([(node.args, node.kwargs) for node in seen])
+    for hole in holes or ():
+        if hole.value not in constants:
+            raise _wrong(plugin, function, f"'{hole.name}' stands nowhere in it as it is given")
+    return Pattern(inputs, outputs, settled, holes or (), holes is None)
 
 
-def _check(plugin: Plugin, function: Callable[..., Any], pattern: Pattern) -> None:
-    """Everything must be seen from the first output, where the search begins."""
-    seen, left = {pattern.outputs[0]}, [pattern.outputs[0]]
+def _behind(node: torch.fx.Node) -> set[torch.fx.Node]:
+    """The node, and all that it is computed from."""
+    seen, left = {node}, [node]
     while left:
         new = [before for before in left.pop().all_input_nodes if before not in seen]
         seen.update(new)
         left += new
-    for node, name in pattern.inputs.items():
-        if node not in seen:
-            raise _wrong(plugin, function, f"its first output does not depend on '{name}'")
-    for one, declared in zip(pattern.outputs, plugin.schema.outputs, strict=True):
-        if one not in seen:
-            raise _wrong(plugin, function, f"its first output is not computed from '{declared.name}'")
-    constants = pytree.tree_leaves([(node.args, node.kwargs) for node in seen])
-    for hole in pattern.holes:
-        if hole.value not in constants:
-            raise _wrong(plugin, function, f"'{hole.name}' stands nowhere in it as it is given")
+    return seen
 
 
-def _wrong(plugin: Plugin, function: Callable[..., Any], what: str) -> Exception:
+def _wrong(plugin: Plugin, function: Callable[..., Any], what: str) -> PluginError:
     return plugin.error(f"pattern {function.__name__}: {what}", function.__name__)

@@ -91,7 +91,7 @@ def decided(asked: Patterns, plan: Plan) -> Replacing:
                 where=str(files[name]),
                 fix=f"call aot.ops.{name} in the model, or add {PART} to the plugin: see aot/plugin.py",
             )
-    target = next(iter(plan.targets or plan.meant), None)
+    target = next(iter(plan.targets or plan.meant or ()), None)
     gpu = toolchain.machine().gpu
     product = gpu.name if gpu is not None and gpu.target == target else None
     measured = {}

@@ -1,4 +1,7 @@
-"""The same op without its plugin, as TensorRT builds it: what a kernel has to beat inside an engine."""
+"""The same op without its plugin, as TensorRT builds it: what a kernel has to beat inside an engine.
+
+Weights are inputs here, as they are of the kernel.
+"""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_they_compile_without_spilling(op: str) -> None:
 
 def test_a_graph_network_is_exported_for_graphs_of_any_size(tmp_path: Path) -> None:
     module = graph_net.graph_net()
-    write_module(module, graph_net.graph_net.spec, tmp_path)
+    write_module(module, graph_net.graph_net.spec(), tmp_path)
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     for nodes, edges, counts in ((4, 0, [4]), (31, 99, [10, 0, 21]), (200, 800, [20] * 10)):
         random = torch.Generator().manual_seed(nodes)

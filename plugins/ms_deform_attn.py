@@ -29,14 +29,14 @@ SHAPES = {
 SIZES = {"heads": (1, 64), "width": (1, 1024), "levels": (1, 16), "points": (1, 32)}
 CASES = [
     {"batch": 2, "positions": 35, "heads": 3, "width": 8, "levels": 2, "queries": 5, "points": 3},
-    {"batch": 1, "positions": 67, "heads": 2, "width": 32, "levels": 3, "queries": 37, "points": 4},
+    {"batch": 1, "positions": 67, "heads": 1, "width": 32, "levels": 3, "queries": 17, "points": 4},
     {"batch": 1, "positions": 131, "heads": 1, "width": 67, "levels": 1, "queries": 3, "points": 7},
-    {"batch": 1, "positions": 9, "heads": 1, "width": 1, "levels": 5, "queries": 67, "points": 9},
-    {"batch": 2, "positions": 1, "heads": 2, "width": 3, "levels": 1, "queries": 1, "points": 1},
+    {"batch": 1, "positions": 9, "heads": 1, "width": 1, "levels": 5, "queries": 9, "points": 9},
+    {"batch": 1, "positions": 1, "heads": 2, "width": 3, "levels": 1, "queries": 1, "points": 1},
     {"batch": 0, "positions": 5, "heads": 2, "width": 4, "levels": 1, "queries": 3, "points": 2},
     {"batch": 1, "positions": 0, "heads": 2, "width": 4, "levels": 1, "queries": 3, "points": 2},
     {"batch": 1, "positions": 5, "heads": 2, "width": 4, "levels": 1, "queries": 0, "points": 2},
-    {"batch": 3, "positions": 40, "heads": 4, "width": 16, "levels": 4, "queries": 33, "points": 4},
+    {"batch": 2, "positions": 40, "heads": 2, "width": 16, "levels": 4, "queries": 7, "points": 4},
 ]
 CONFIGS = [
     {"rows": 4, "points": 16, "num_warps": 4},

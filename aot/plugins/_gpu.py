@@ -115,7 +115,7 @@ def _check(plan: _Plan, launcher: Launcher) -> None:
             answer["relative"], answer["failures"] = _tried(plan, trial, launcher)
         except _NotRun as reason:
             answer = {"unchecked": f"more than 2^31 elements: {reason}"}
-        except (PluginError, EngineError) as error:
+        except (PluginError, EngineError, RuntimeError) as error:  # the last is torch's, out of memory among others
             answer["failures"] = [" ".join(str(error).split())]
         except Stopped as stopped:
             answer["failures"] = [f"it fails on the GPU: {stopped}"]

@@ -131,12 +131,13 @@ def test_what_a_kernel_does_wrong_on_the_gpu_is_seen(
     assert any(says in failure for failure in failures), failures
 
 
-def test_a_launch_that_the_driver_refuses_is_a_failure_of_its_case_alone(
-    tmp_path: Path, answers: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [EngineError, torch.OutOfMemoryError])
+def test_a_launch_that_is_refused_is_a_failure_of_its_case_alone(
+    kind: type[Exception], tmp_path: Path, answers: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(y: Any) -> None:
         if len(y) == 3 * 131:
-            raise EngineError("the kernel is not launched with the grid")
+            raise kind("the kernel is not launched with the grid")
 
     monkeypatch.setattr(Kernel, "wrong", staticmethod(refuse))
     _gpu.main(tmp_path, [write(tmp_path, "triple", FP32)])

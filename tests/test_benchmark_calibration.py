@@ -173,7 +173,7 @@ class TestFidelity:
             ]
         )
 
-        assert "| m | 0.98765 · 0.100 · 0.500 · 10 + 2 |  | - |" in text
+        assert "| m | 0.98765 · 0.100 · 0.500 · 10 + 2 |  |  | - |" in text
         assert "The figures: m: share, 1.000 in FP32." in text
         assert "- m onnxruntime-minmax: failed: why" in text
 

@@ -85,7 +85,7 @@ class _Placement:
         self.islands = islands
         self.placed = Placed()
         self.patterns = Patterns(recipe.placement.keep)
-        self.cancelling = cancelling(graph, observed)
+        self.cancelling = {} if self.options.cancelling else cancelling(graph, observed)
         self.partners: dict[ir.Node, Attention] = {}
         for block in attentions(graph):
             self.partners.update({block.scores: block, block.mix: block})

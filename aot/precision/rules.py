@@ -58,6 +58,10 @@ def _not_sixteens(layer: Layer) -> bool:
     return (layer.inputs or 0) % 16 != 0 or (layer.outputs or 0) % 16 != 0
 
 
+def _below_sixteen(layer: Layer) -> bool:
+    return min(layer.inputs or 16, layer.outputs or 16) < 16
+
+
 def _is_attention(layer: Layer) -> bool:
     """Of attention's two products it is the first that rules are asked about: a head's elements by tokens."""
     return layer.weight is None
@@ -65,7 +69,7 @@ def _is_attention(layer: Layer) -> bool:
 
 _TENSORRT = Versions("TensorRT", "10.6")
 _SUPPORT = (
-    "the support matrix: FP8 matrix and convolution kernels are tensor-core kernels with an alignment of 16 bytes"
+    "the support matrix: FP8 matrix kernels are tensor-core kernels with an alignment of 16 bytes; so are cuBLASLt's"
 )
 _MODELOPT = "Model Optimizer leaves the same layers out (modelopt.onnx.quantization.graph_utils)"
 _MEASURED = "measured on an H200: quantized and dequantized in kernels of their own, convolved in FP16"
@@ -82,10 +86,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "fp8",
         ("Conv",),
-        _not_sixteens,
-        "FP8 convolution kernels take channels in multiples of 16 ({layer.inputs} to {layer.outputs} here)",
+        _below_sixteen,
+        "FP8 convolution kernels take at least 16 channels ({layer.inputs} to {layer.outputs} here)",
         _TENSORRT,
-        _SUPPORT,
+        _MODELOPT,
     ),
     Rule(
         "fp8",

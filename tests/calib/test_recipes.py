@@ -35,7 +35,15 @@ def test_every_precision_has_a_recipe_of_its_name() -> None:
 
 
 def test_the_recipes_there_are() -> None:
-    others = {"int8-smooth", "fp8-strict", "mixed-fp16", "mixed-bf16", "weight-only-int8"}
+    others = {
+        "int8-smooth",
+        "int8-strict",
+        "fp8-strict",
+        "fp8-adaptive",
+        "mixed-fp16",
+        "mixed-bf16",
+        "weight-only-int8",
+    }
     assert set(RECIPES) == {*PRECISIONS, *others}
 
 
@@ -52,15 +60,26 @@ def test_fp32_also_bounds_the_relative_error() -> None:
 
 
 def test_smooth_is_int8_with_smoothing() -> None:
-    assert differences("int8-smooth", "int8") == {"weights.smooth"}
+    assert differences("int8-smooth", "int8") == {"calibrator", "weights.smooth"}
 
 
 def test_strict_fp8_takes_every_layer_and_attention() -> None:
     strict = recipe("fp8-strict")
     assert strict.strict
     assert strict.placement == Placement(
-        ops=("MatMul", "Gemm", "Conv", "ConvTranspose"), attention=True, depthwise=True, min_channels=0
+        ops=("MatMul", "Gemm", "Conv", "ConvTranspose"), attention=True, depthwise=True, cancelling=True, min_channels=0
     )
+
+
+def test_adaptive_fp8_rounds_weights_by_what_layers_put_out_and_leaves_small_layers_wide() -> None:
+    assert differences("fp8-adaptive", "fp8") == {"weights.rounding", "placement.min_channels"}
+
+
+def test_strict_int8_takes_every_layer_and_attention() -> None:
+    strict, base = recipe("int8-strict"), recipe("int8-smooth")
+    assert strict.strict
+    wide = {"attention": True, "cancelling": True, "min_channels": 0}
+    assert strict.placement == base.placement.model_copy(update=wide)
 
 
 @pytest.mark.parametrize("base", ["fp16", "bf16"])

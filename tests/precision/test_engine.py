@@ -50,6 +50,14 @@ def test_tensorrt_rtx_builds_every_precision(precision: str) -> None:
     build(model)
 
 
+def test_tensorrt_rtx_builds_fp8_convolutions_of_any_sixteen_channels_or_more() -> None:
+    body = "g (float[4, 24, 8, 8] x) => (float[4, 40, 8, 8] y) { h = Conv(x, w)  r = Relu(h)  y = Conv(r, v) }"
+    made = graph(body, w=normal(17, 24, 1, 1), v=normal(40, 17, 1, 1))
+    model, outcome = converted(made, "fp8", observe(made, {"x": normal(4, 24, 8, 8)}))
+    assert outcome.ops == {"Conv": 2}
+    build(model)
+
+
 ENCODER = """g (float[B, 32, 64] x) => (float[B, 32, 64] y) {
     q = MatMul(x, wq)  q1 = Add(q, b)  q2 = Reshape(q1, split)  q3 = Transpose <perm = [0, 2, 1, 3]> (q2)
     q4 = Mul(q3, d)

@@ -246,14 +246,15 @@ def test_depthwise_convolutions_stay_wide_unless_the_recipe_takes_them() -> None
     assert "depthwise (32 channels" in reason
 
 
-def test_fp8_kernels_take_no_groups_and_channels_in_sixteens() -> None:
+def test_fp8_convolutions_take_no_groups_and_sixteen_channels() -> None:
     assert conv(normal(32, 16, 1, 1), form="fp8")[0] == "fp8"
     assert conv(normal(32, 16, 1, 1), "<group = 2>", form="fp8") == (
         "fp16",
         "FP8 convolution kernels take no groups (2 here); TensorRT 10.6 and later",
     )
-    assert "24 to 32 here" in conv(normal(32, 24, 1, 1), form="fp8")[1]
-    assert conv(normal(32, 24, 1, 1), form="int8")[0] == "int8"
+    assert conv(normal(32, 24, 1, 1), form="fp8")[0] == "fp8"
+    assert "8 to 32 here" in conv(normal(32, 8, 1, 1), form="fp8", min_channels=0)[1]
+    assert conv(normal(32, 8, 1, 1), form="int8", min_channels=0)[0] == "int8"
 
 
 def test_a_layer_that_cancels_stays_wide_and_so_does_its_feeder() -> None:
@@ -267,7 +268,10 @@ def test_a_layer_that_cancels_stays_wide_and_so_does_its_feeder() -> None:
         "v": normal(16, 16),
     }
     weights |= {"b": np.full(16, -400.0, np.float32)}
-    _, outcome = converted(graph(body, **weights), "fp8", {"x": 1.0, "f": 4.0, "h": 1.0, "r": 1.0, "y": 4.0})
+    amax = {"x": 1.0, "f": 4.0, "h": 1.0, "r": 1.0, "y": 4.0}
+    _, outcome = converted(graph(body, **weights), recipe("fp8", cancelling=True), amax)
+    assert {precisions(outcome)[name] for name in "fhy"} == {"fp8"}
+    _, outcome = converted(graph(body, **weights), "fp8", amax)
     assert precisions(outcome) == {"f": "fp16", "h": "fp16", "r": "fp16", "y": "fp8"}
     assert "grow 400 times" in reasons(outcome)["h"]
     assert "feeds h" in reasons(outcome)["f"]

@@ -37,9 +37,11 @@ def squares(channels: Channels, layer: Layer, shape: tuple[int, ...]) -> Array:
     return np.repeat(mean_squares(channels).reshape(layer.groups, -1), window(layer, shape), axis=1)
 
 
-def second(channels: Channels, layer: Layer, shape: tuple[int, ...], *, centred: bool) -> Array | None:
-    """[groups, n, n] with n = inputs x window, E[x x^T], with `centred` about the mean; None where products of
-    channels were not collected."""
+def second(channels: Channels, layer: Layer, shape: tuple[int, ...]) -> Array | None:
+    """[groups, n, n] with n = inputs x window, E[x x^T]; None where products of channels were not collected.
+
+    Not about the mean, though a bias takes the mean error back: the means of other data differ.
+    """
     products = channels.products
     if products is None:
         return None
@@ -49,7 +51,5 @@ def second(channels: Channels, layer: Layer, shape: tuple[int, ...], *, centred:
     about = np.stack([blocks[g, :, g] - np.outer(mean[g], mean[g]) for g in range(layer.groups)])
     places = window(layer, shape)
     found = about if places == 1 else np.stack([np.kron(one, np.eye(places)) for one in about])
-    if not centred:
-        full = np.repeat(mean, places, axis=1)
-        found += full[:, :, None] * full[:, None, :]
-    return found
+    full = np.repeat(mean, places, axis=1)
+    return found + full[:, :, None] * full[:, None, :]

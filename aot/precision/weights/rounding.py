@@ -37,6 +37,8 @@ def round_adaptively(weight: Array, scales: Array, moments: Array, rounded: Call
 
 
 def _one(weight: Array, scales: Array, moments: Array, rounded: Callable[[Array], Array]) -> Array:
+    # In units of their mean, so that squares of the largest numbers do not overflow.
+    moments = moments / (float(np.diag(moments).mean()) or 1.0)
     order = np.argsort(np.diag(moments), kind="stable")
     factor = _factor(moments[np.ix_(order, order)])
     # Inputs by outputs: what is worked on at a time is contiguous.

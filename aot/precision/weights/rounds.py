@@ -101,8 +101,7 @@ class Rounds:
             return None
         moments = None
         if channels is not None:
-            # What the bias takes back need not be made small.
-            moments = second(channels, layer, array.shape, centred=self.options.bias_correction)
+            moments = second(channels, layer, array.shape)
         if moments is None:
             self.rounding.left[name] = "the products of its input's channels were not collected"
             return None

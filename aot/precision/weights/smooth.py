@@ -39,6 +39,8 @@ from aot.precision.weights.work import Work
 _LEAST = 1e-3
 # What `auto` tries. Beyond, every channel fills the range, and data that calibration has not seen is cut off.
 _ALPHAS = tuple(float(alpha) for alpha in np.linspace(0.0, 0.85, 18))
+# `auto` wants to have seen so many values of every channel: fewer do not tell how large they become.
+_ENOUGH = 32
 # A Mul is added where the expected error falls to at most this share; the second, where it costs a kernel.
 _WORTH, _WORTH_A_KERNEL = 0.8, 0.2
 _EPILOGUES = {"Gelu", "Relu"}
@@ -75,6 +77,8 @@ def _smooth(
     weights = np.max([weight_ranges(layer) for layer in layers], axis=0)
     gain = 0.0
     if alpha == "auto":
+        if channels.rows < _ENOUGH:
+            raise Unabsorbed(f"calibration saw {channels.rows} values of each channel, too few to know the largest")
         factor, gain = best_smoothing(channels, weights, layers, per_channel)
         if gain >= 1.0:
             raise Unabsorbed("no share of the range that moves makes the expected error smaller")

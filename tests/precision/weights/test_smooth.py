@@ -233,12 +233,20 @@ def test_an_outlier_channel_costs_int8_less() -> None:
     assert auto < smoothed * 1.3
 
 
+def test_auto_wants_to_have_seen_enough_to_know_the_largest_values() -> None:
+    """What is scaled to its largest value is cut off where the next one is larger."""
+    model = norm_and_two_readers()
+    work = smooth(model.graph, OPS, "auto", True, seen_by(model, [{"x": 4 * normal(3, 5, 32)}]))
+    assert work.done == []
+    assert all(reason.startswith("calibration saw 15 values of each channel, too few") for reason in work.left.values())
+
+
 def test_auto_leaves_alone_what_smoothing_would_not_help() -> None:
     model = graph(
         "g (float[b, 5, 32] x) => (float[b, 5, 16] y) { n = Tanh(x)  y = MatMul(n, w) }",
         w=np.sign(normal(32, 16)),
     )
-    feeds = {"x": 9 * np.sign(normal(4, 5, 32))}
+    feeds = {"x": 9 * np.sign(normal(8, 5, 32))}
     work = smooth(model.graph, OPS, "auto", True, seen_by(model, [feeds]))
     assert work.done == []
     assert "expected error" in work.left["y"]

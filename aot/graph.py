@@ -87,6 +87,10 @@ class Pass:
         """
         return self.settle(State.of(model, inferred=True), skip)[0]
 
+    def can_change(self, state: State) -> bool:
+        """Whether the graph holds any of the ops that the pass looks for."""
+        return not self.anchors or not state.ops.keys().isdisjoint(self.anchors)
+
     def settle(
         self, state: State, skip: Skip | None = None, watch: Watch | None = None, *, one_of_many: bool = False
     ) -> tuple[int, State]:
@@ -96,7 +100,7 @@ class Pass:
         """
         total = 0
         for _ in range(_ROUNDS):
-            if self.anchors and state.ops.keys().isdisjoint(self.anchors):
+            if not self.can_change(state):
                 return total, state
             reasons: dict[str, tuple[ir.Node, str]] = {}
             state.model.meta[STATE] = state
@@ -192,6 +196,8 @@ def _timed(one: Pass, applied: Applied, state: State, watch: Watch | None) -> St
         watched += time.perf_counter() - start
 
     applied.skipped.clear()  # what stands in the end counts
+    if not one.can_change(state):
+        return state
     start = time.perf_counter()
     said = applied.skipped
     sites, state = one.settle(state, lambda node, why: said.update({node.name or "": why}), watching, one_of_many=True)

@@ -146,7 +146,8 @@ class _Question(NamedTuple):
 
 
 def _is_new(node: ir.Node) -> bool:
-    asked, now = node.meta.get(_ASKED), _question(node)
+    asked = node.meta.get(_ASKED)
+    now = _question(node) if asked is not None else None
     return asked is None or now is None or not asked.same(now)
 
 

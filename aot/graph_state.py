@@ -92,7 +92,10 @@ class State:
         nodes = tuple(graph)
         for node in nodes:
             domain, op = node.domain, node.op_type
-            read = tuple([keys[value] if value in keys else key(value) for value in node.inputs])
+            try:
+                read = tuple([keys[value] for value in node.inputs])
+            except KeyError:  # made further behind
+                read = tuple([key(value) for value in node.inputs])
             made = tuple([key(value) for value in node.outputs])
             held = node.attributes.data
             attributes = tuple(held.values()) if held else ()

@@ -11,7 +11,8 @@
     candidates/PRECISION/   of `--precision auto`, before a GPU has chosen: the other precisions, each with its graph/,
                     kernels/, ranges/, checked/ and search/
     engines/TARGET.plan     TARGET.json beside it: the engine's facts and its report; with TensorRT, TARGET.timing:
-                            the timing cache as `trtexec --timingCacheFile` reads it
+                            the timing cache as `trtexec --timingCacheFile` reads it, and TARGET.kernels: the kernels
+                            that it launches from Python, where it does not hold them itself
     report.json, report.html
 
 This file reads; `artifact_write.py` writes.

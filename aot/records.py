@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MODEL = "model.onnx"
 PROGRAM = "program.pt2"
 KERNELS = "kernels.json"
+TIMING, LAUNCHED = ".timing", ".kernels"
+"""What lies beside a plan, under its name: its timing cache, and kernels that it does not hold itself (`KERNELS`)."""
 
 
 @dataclass(frozen=True)
@@ -123,11 +125,17 @@ class Kernels(Record):
 
     def by_node(self) -> dict[str, tuple[Compiled, ...]]:
         """Node name -> its kernels, one for each way to run it. Raises PluginError for damaged code."""
-        from aot.plugins.compiling import Compiled
+        return read_kernels(self.path / KERNELS)
 
-        groups = json.loads((self.path / KERNELS).read_text())
-        made = [(group["nodes"], tuple(map(Compiled.from_json, group["kernels"]))) for group in groups]
-        return {node: kernels for nodes, kernels in made for node in nodes}
+
+def read_kernels(path: Path) -> dict[str, tuple[Compiled, ...]]:
+    """Node name -> its kernels, of a file such as `kernels.json`. Raises PluginError for damaged code."""
+    from aot.plugins.compiling import Compiled
+
+    made = [
+        (group["nodes"], tuple(map(Compiled.from_json, group["kernels"]))) for group in json.loads(path.read_text())
+    ]
+    return {node: kernels for nodes, kernels in made for node in nodes}
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,11 @@ from aot.declaration import ModelSpec
 from aot.errors import EngineError, GraphError, ProfileError
 from aot.profile import Profile
 from aot.progress import Progress
+from aot.records import TIMING
 from aot.toolchain import Machine
 
 if TYPE_CHECKING:
     from aot.timing_cache import TimingCaches
-
-# Ends the name of the timing cache beside a plan.
-TIMING = ".timing"
 
 
 class Nvinfer(Backend):

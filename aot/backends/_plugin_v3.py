@@ -1,8 +1,10 @@
 """Kernels of plugins in engines of TensorRT 10.6 to 10.8: an IPluginV3 in Python that launches PTX through the driver.
 
-One plugin type serves every op. What it launches is in its only field, so that an engine holds its kernels, and needs
-where it runs Python, cuda-bindings and `register`. Each config of a kernel is a tactic that TensorRT times. A call
-costs the microseconds that Python takes, which a CUDA graph of the engine leaves out.
+One plugin type serves every op. Its fields hold a digest that stands for a node and its kernels; these lie beside the
+plan (`records.LAUNCHED`), for the bindings of 10.6 give back the first element of a field alone where numpy is 2.3 or
+later. So an engine needs where it runs Python, cuda-bindings, `register` and `learn`. Each config of a kernel is a
+tactic that TensorRT times. A call costs the microseconds that Python takes, which a CUDA graph of the engine leaves
+out.
 
 TensorRT keeps pointers to what it is given: fields, their names and their data are held here for as long. And no
 exception travels through its C++: what a callback raises is kept, and raised by `raise_kept` once TensorRT has failed.
@@ -22,18 +24,21 @@ from aot.errors import AotError, EngineError
 from aot.plugins.compiling import Compiled
 from aot.plugins.schema import TENSORRT_TYPES
 from aot.plugins.sizes import read
-from aot.records import MODEL
+from aot.records import LAUNCHED, MODEL
 from aot.runtime.driver import Kernel
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-NAMESPACE, TYPE, VERSION, FIELD = "aot", "Kernel", "1", "kernels"
+NAMESPACE, TYPE, VERSION = "aot", "Kernel", "1"
+FIELDS = ("kernels_0", "kernels_1", "kernels_2")
+Key = tuple[int, ...]
 _OPERATIONS = {
     "+": "SUM", "-": "SUB", "*": "PROD", "//": "FLOOR_DIV", "ceil": "CEIL_DIV", "max": "MAX", "min": "MIN",
 }  # fmt: skip
 """An operation on sizes as TensorRT's DimensionOperation names it."""
 _kept: list[BaseException] = []
+_known: dict[Key, Launcher] = {}
 
 
 def prepare(trt: ModuleType, graph: Path, kernels: Mapping[str, Sequence[Compiled]], folder: Path) -> Path:
@@ -46,11 +51,12 @@ def prepare(trt: ModuleType, graph: Path, kernels: Mapping[str, Sequence[Compile
     from onnx_ir.passes import common
 
     register(trt)
+    learn(kernels)
     model = ir.load(graph)
     for node in model.graph.all_nodes():
         given = kernels.get(node.name or "")
         if given:
-            _call(node, Launcher(str(node.name), tuple(given)).to_field())
+            _call(node, Launcher(str(node.name), given).key)
     model.opset_imports[NAMESPACE] = 1
     common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     path = folder / MODEL
@@ -58,15 +64,23 @@ def prepare(trt: ModuleType, graph: Path, kernels: Mapping[str, Sequence[Compile
     return path
 
 
-def _call(node: ir.Node, field: str) -> None:
+def _call(node: ir.Node, key: Key) -> None:
     """Make the node one that the parser takes for the plugin."""
     import onnx_ir as ir
 
     node.domain, node.op_type, node.overload = NAMESPACE, TYPE, ""
     node.attributes.clear()
-    values = {FIELD: field, "plugin_namespace": NAMESPACE, "plugin_version": VERSION}
-    for name, value in values.items():
+    for name, part in zip(FIELDS, key, strict=True):
+        node.attributes[name] = ir.AttrInt64(name, part)
+    for name, value in {"plugin_namespace": NAMESPACE, "plugin_version": VERSION}.items():
         node.attributes[name] = ir.AttrString(name, value)
+
+
+def learn(kernels: Mapping[str, Sequence[Compiled]]) -> None:
+    """Know the kernels of nodes, by name, in this process: before an engine that launches them is loaded."""
+    for node, given in kernels.items():
+        launcher = Launcher(node, given)
+        _known[launcher.key] = launcher
 
 
 @cache
@@ -126,15 +140,11 @@ class Launcher:
         text = json.dumps([{**kernel.to_json(), "source": None} for kernel in self.kernels], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def to_field(self) -> str:
-        """As text, for an engine to hold; `from_field` is the inverse."""
-        return json.dumps({"node": self.node, "kernels": [kernel.to_json() for kernel in self.kernels]})
-
-    @classmethod
-    def from_field(cls, data: bytes) -> Launcher:
-        """From what TensorRT gives back: the parser ends strings with NUL. Raises PluginError for damaged code."""
-        found = json.loads(data.rstrip(b"\0"))
-        return cls(found["node"], tuple(map(Compiled.from_json, found["kernels"])))
+    @property
+    def key(self) -> Key:
+        """What stands for the node and its kernels in an engine: 31 bits of a digest in each field."""
+        found = hashlib.sha256(f"{self.node} {self.digest}".encode()).digest()
+        return tuple(int.from_bytes(found[4 * at : 4 * at + 4]) >> 1 for at in range(len(FIELDS)))
 
     def choose(self, tactic: int) -> None:
         """Load the kernel of a tactic, counted from 1: 0 is TensorRT's word for a plugin without tactics."""
@@ -178,13 +188,15 @@ def expression(trt: ModuleType, tree: Any, sizes: Mapping[str, Any], builder: An
 def _creator(trt: ModuleType) -> Any:
     """The creator; its classes exist only once TensorRT is imported."""
 
-    def field(data: bytes) -> tuple[Any, Any]:
-        """A collection of the one field, and what it points to."""
-        import numpy as np
+    import numpy as np
 
-        array = np.frombuffer(data, np.int8)
-        one = trt.PluginField(FIELD, array, trt.PluginFieldType.CHAR)
-        return trt.PluginFieldCollection([one]), (one, array)
+    def collection(key: Key) -> tuple[Any, Any]:
+        """The fields of a key, and what they point to."""
+        arrays = [np.array([part], np.int32) for part in key]
+        fields = [
+            trt.PluginField(name, array, trt.PluginFieldType.INT32) for name, array in zip(FIELDS, arrays, strict=True)
+        ]
+        return trt.PluginFieldCollection(fields), (fields, arrays)
 
     class Plugin(
         trt.IPluginV3,  # type: ignore[misc,name-defined]
@@ -248,18 +260,25 @@ def _creator(trt: ModuleType) -> Any:
                 self._launcher.launch(given, inputs, outputs, stream)
 
         def get_fields_to_serialize(self) -> Any:
-            self._fields = field(self._launcher.to_field().encode())
+            self._fields = collection(self._launcher.key)
             return self._fields[0]
 
     class Creator(trt.IPluginCreatorV3One):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             trt.IPluginCreatorV3One.__init__(self)
             self.name, self.plugin_version, self.plugin_namespace = TYPE, VERSION, NAMESPACE
-            self._fields = field(b"\0")
+            self._fields = collection((0,) * len(FIELDS))
             self.field_names = self._fields[0]
 
         def create_plugin(self, name: str, fields: Any, phase: Any) -> Any:
             with _Keeping(name, f"{NAMESPACE}::{TYPE}"):
-                return Plugin(Launcher.from_field(fields[0].data.tobytes()))
+                given = {one.name: int(np.asarray(one.data).flat[0]) for one in fields}
+                launcher = _known.get(tuple(given[name] for name in FIELDS))
+                if launcher is None:
+                    raise EngineError(
+                        "the kernels that the engine launches are not known",
+                        fix=f"keep the file {LAUNCHED} that belongs beside the engine, or build it again",
+                    )
+                return Plugin(launcher.copy())
 
     return Creator()

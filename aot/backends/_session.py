@@ -16,6 +16,7 @@ from aot.backends._build import last_lines
 from aot.declaration import ModelSpec
 from aot.errors import EngineError
 from aot.profile import Profile
+from aot.records import LAUNCHED, read_kernels
 from aot.store import FACTS
 from aot.toolchain import Machine
 from aot.torchless import torchless
@@ -36,6 +37,9 @@ def open_engine(
     if foreign:
         raise EngineError(foreign, where=str(plan), fix="build it again on this machine: aot build")
     trt, log = backend.start()
+    beside = plan.with_suffix(LAUNCHED)
+    if beside.is_file():
+        _plugin_v3.learn(read_kernels(beside))
     engine = trt.Runtime(log).deserialize_cuda_engine(plan.read_bytes())
     if engine is None:
         _plugin_v3.raise_kept()

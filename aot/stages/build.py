@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -17,7 +18,7 @@ from aot.form import form_for, formed
 from aot.plan import Plan
 from aot.plugins.expanding import expanded, launched
 from aot.profile import as_json
-from aot.records import Engine, Kernels, QuantizedGraph
+from aot.records import KERNELS, LAUNCHED, Engine, Kernels, QuantizedGraph
 from aot.run import Run
 from aot.stages.kernels import custom_ops
 from aot.stages.program import convert
@@ -69,6 +70,8 @@ def build_engine(
             ):
                 backend.check_graph(graph)
                 built = backend.build(replace(job, graph=graph), file, caches, run.progress)
+            if kernels and launching == "python":
+                shutil.copy(kernels.path / KERNELS, file.with_suffix(LAUNCHED))
             facts = {**built, "attention_operators": operators}
         else:
             facts = dict(convert(job, file))

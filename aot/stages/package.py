@@ -24,7 +24,7 @@ from aot.artifact import (
 from aot.artifact_write import Contents, is_accepted, is_current, write
 from aot.config import AUTO_PRECISION
 from aot.profile import as_json
-from aot.records import Engine, Record, Report
+from aot.records import LAUNCHED, TIMING, Engine, Record, Report
 from aot.report.search import sentences
 from aot.run import Run, StageTime
 from aot.stages.verify import rejudge
@@ -232,9 +232,9 @@ def _contents(
     for engine, report in built:
         file = _engine_file(engine)
         copies[f"engines/{file}"] = engine.plan
-        timing = engine.plan.with_suffix(".timing")
-        if timing.is_file():
-            copies[f"engines/{timing.name}"] = timing
+        for beside in map(engine.plan.with_suffix, (TIMING, LAUNCHED)):
+            if beside.is_file():
+                copies[f"engines/{beside.name}"] = beside
         facts = {**engine.facts, "file": file}
         details[engine.target] = report_detail(report, engine.target)
         texts[f"engines/{engine.target}.json"] = _text({"engine": facts, "report": details[engine.target]})

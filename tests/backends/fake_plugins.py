@@ -17,7 +17,7 @@ import onnx
 
 DataType = enum.Enum("DataType", "FLOAT HALF INT8 INT32 BOOL UINT8 FP8 BF16 INT64")
 TensorFormat = enum.Enum("TensorFormat", "LINEAR CHW32")
-PluginFieldType = enum.Enum("PluginFieldType", "CHAR FLOAT32")
+PluginFieldType = enum.Enum("PluginFieldType", "CHAR FLOAT32 INT32")
 TensorRTPhase = enum.Enum("TensorRTPhase", "BUILD RUNTIME")
 DimensionOperation = enum.Enum("DimensionOperation", "SUM PROD MAX MIN SUB EQUAL LESS FLOOR_DIV CEIL_DIV")
 OPERATIONS: dict[str, Callable[[int, int], int]] = {
@@ -53,13 +53,16 @@ class IPluginV3OneRuntime(_Base): ...
 class IPluginCreatorV3One(_Base): ...
 
 
-@dataclass
 class PluginField:
-    """`size` is the number of elements; without data it is a name alone."""
+    """As the bindings of 10.6 give it back with a late numpy: of its data the first element, in the place of all."""
 
-    name: str
-    data: Any
-    type: Any
+    def __init__(self, name: str, data: Any, type: Any) -> None:
+        self.name, self.type, self._data = name, type, data
+
+    @property
+    def data(self) -> Any:
+        array = np.asarray(self._data)
+        return np.full_like(array, array.flat[0])
 
 
 @dataclass(frozen=True)
@@ -130,10 +133,9 @@ class Layer:
             return False
         return True
 
-    def serialized(self) -> bytes:
-        """The data of the one field, taken after the collection was let go."""
-        (one,) = self.plugin.get_fields_to_serialize()
-        return bytes(np.asarray(one.data).tobytes())
+    def serialized(self) -> list[PluginField]:
+        """The fields as an engine holds them, made anew from the data that they point to."""
+        return [PluginField(one.name, one.data.copy(), one.type) for one in self.plugin.get_fields_to_serialize()]
 
 
 def parsed(registry: Registry, node: onnx.NodeProto) -> Layer | None:
@@ -144,7 +146,7 @@ def parsed(registry: Registry, node: onnx.NodeProto) -> Layer | None:
     if creator is None:
         return None
     fields = [
-        PluginField(one.name, np.frombuffer(given[one.name] + b"\0", np.int8), PluginFieldType.CHAR)
+        PluginField(one.name, np.array([given[one.name]], {PluginFieldType.INT32: np.int32}[one.type]), one.type)
         for one in creator.field_names
     ]
     return Layer(node.name, creator.create_plugin(node.name, fields, TensorRTPhase.BUILD))

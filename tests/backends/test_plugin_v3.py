@@ -6,12 +6,12 @@ The kernels are not compiled: what is launched is plain data. tests/gpu/test_plu
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -24,6 +24,7 @@ from aot.declaration import Dim, Input, ModelSpec
 from aot.errors import EngineError, PluginError
 from aot.plugins.compiling import Compiled
 from aot.progress import Silent
+from aot.records import LAUNCHED, read_kernels
 from tests.backends import fake_tensorrt
 from tests.runtime import fake_driver
 from tests.runtime.fake_driver import CUresult, Driver
@@ -59,6 +60,7 @@ def kernel(rows: int = 4, **changes: Any) -> Compiled:
 @pytest.fixture
 def trt(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(_plugin_v3, "_kept", [])
+    monkeypatch.setattr(_plugin_v3, "_known", {})
     return fake_tensorrt.install(monkeypatch)
 
 
@@ -71,10 +73,10 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 def graph(tmp_path: Path) -> Path:
     """Two nodes of one plugin, the second without kernels, both with a function."""
     values = {
-        "x": (TensorProto.FLOAT16, ["a", "b", 8]),
-        "s": (TensorProto.FLOAT, ["b"]),
-        "y": (TensorProto.FLOAT16, ["a", "b", 8]),
-        "z": (TensorProto.FLOAT16, ["a", "b", 8]),
+        "x": (TensorProto.FLOAT16, ["a", 5, 8]),
+        "s": (TensorProto.FLOAT, [5]),
+        "y": (TensorProto.FLOAT16, ["a", 5, 8]),
+        "z": (TensorProto.FLOAT16, ["a", 5, 8]),
     }
     infos = {name: helper.make_tensor_value_info(name, *value) for name, value in values.items()}
     nodes = [
@@ -124,7 +126,7 @@ def test_a_node_with_kernels_calls_them_and_keeps_its_place(trt: Any, graph: Pat
     assert (first.domain, first.op_type, first.name) == ("aot", "Kernel", "first")
     assert (list(first.input), list(first.output)) == (["x", "s"], ["y", "q"])
     assert first.metadata_props[0].value == "model.py:7: y = scaled(x, s)"
-    assert {one.name for one in first.attribute} == {"kernels", "plugin_namespace", "plugin_version"}
+    assert {one.name for one in first.attribute} == {*_plugin_v3.FIELDS, "plugin_namespace", "plugin_version"}
     assert (second.domain, second.op_type) == ("mine", "scaled")
     assert [function.name for function in model.functions] == ["scaled"]
 
@@ -187,20 +189,31 @@ def test_the_launch_follows_the_sizes_of_each_call(trt: Any, driver: Driver) -> 
     assert len(driver.modules) == 1
 
 
-def test_the_engine_holds_the_kernels(trt: Any, driver: Driver, graph: Path, tmp_path: Path) -> None:
-    """What is serialized makes an equal plugin in another process, which knows no graph."""
-    found = layer(trt, graph, tmp_path)
-    data = found.serialized()
-    again = Launcher.from_field(data)
-    assert (again.node, again.kernels) == ("first", (kernel(4), kernel(8)))
+def test_an_engine_finds_its_kernels_beside_it(trt: Any, driver: Driver, graph: Path, tmp_path: Path) -> None:
+    """What is serialized makes an equal plugin in another process, once that has read the file beside the plan."""
+    fields = layer(trt, graph, tmp_path).serialized()
     (creator,) = trt.get_plugin_registry().creators.values()
-    field = trt.PluginField("kernels", memoryview(data), None)
-    field.data = np.frombuffer(data, np.int8)
-    loaded = creator.create_plugin("any", [field], None)
+    _plugin_v3._known.clear()
+    with pytest.raises(EngineError, match="are not known") as caught:
+        creator.create_plugin("any", fields, None)
+    assert ".kernels" in str(caught.value.fix)
+
+    beside = tmp_path / f"sm90{LAUNCHED}"
+    beside.write_text(json.dumps([{"nodes": ["first"], "kernels": [kernel(4).to_json(), kernel(8).to_json()]}]))
+    _plugin_v3.learn(read_kernels(beside))
+    loaded = creator.create_plugin("any", fields, None)
     assert loaded.get_valid_tactics() == [1, 2]
-    damaged = data.replace(b"// 8", b"// 9")
+    assert loaded.metadata_string.startswith("mine::scaled ")
+
+    beside.write_text(beside.read_text().replace("// 8", "// 9"))
     with pytest.raises(PluginError, match="is not the one that was compiled"):
-        Launcher.from_field(damaged)
+        read_kernels(beside)
+
+
+def test_two_nodes_and_two_sets_of_kernels_have_keys_of_their_own() -> None:
+    keys = {Launcher(node, kernels).key for node in ("first", "second") for kernels in ([kernel(4)], [kernel(8)])}
+    assert len(keys) == 4
+    assert all(0 <= part < 1 << 31 for key in keys for part in key)
 
 
 def test_timings_are_kept_for_one_kernel_alone(trt: Any, graph: Path, tmp_path: Path) -> None:

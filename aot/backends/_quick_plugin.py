@@ -19,23 +19,18 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import GenericAlias, ModuleType
 from typing import Any
 
 from aot.plugins.compiling import Compiled
+from aot.plugins.schema import TENSORRT_TYPES
 from aot.plugins.sizes import OPERATIONS
 from aot.records import MODEL
 
-OLDEST = (10, 9)
-"""The first TensorRT whose quick plugins have an ahead-of-time implementation."""
 NAMESPACE = "aot"
 """Of every plugin registered here, whatever its op's domain: `trt`, `std` and the like are TensorRT's own."""
-TYPES = {
-    "float32": "FP32", "float16": "FP16", "bfloat16": "BF16", "float8_e4m3fn": "FP8", "int8": "INT8", "uint8": "UINT8",
-    "int32": "INT32", "int64": "INT64", "bool": "BOOL",
-}  # fmt: skip
-"""A dtype as `AutoTuneCombination` writes it: TensorRT's DataType, but for the first two."""
-_DATA_TYPES = {"FP32": "FLOAT", "FP16": "HALF"}
+_COMBINED = {"FLOAT": "FP32", "HALF": "FP16"}
+"""The DataTypes that `AutoTuneCombination` calls otherwise."""
 
 
 def prepare(trt: ModuleType, graph: Path, kernels: Mapping[str, Sequence[Compiled]], folder: Path) -> Path:
@@ -74,7 +69,7 @@ def _call(node: Any, name: str) -> None:
 
 
 def plugin_name(op: str, kernels: Sequence[Compiled]) -> str:
-    """`op_0123456789abcdef`: another name for other kernels, or others ways to launch them."""
+    """`op_0123456789abcdef`: another name for other kernels, or other ways to launch them."""
     what = [{**kernel.to_json(), "source": None} for kernel in kernels]
     return f"{op}_{hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]}"
 
@@ -85,21 +80,21 @@ def register(trt: ModuleType, plugins: ModuleType, op: str, kernels: Sequence[Co
     if hasattr(getattr(plugins.op, NAMESPACE, None), name):
         return name
     first = kernels[0]
-    types = ",".join(TYPES[dtype] for dtype in (*first.dtypes, *first.output_dtypes))
+    types = [TENSORRT_TYPES[dtype] for dtype in (*first.dtypes, *first.output_dtypes)]
     tactics = range(1, len(kernels) + 1)  # 0 is TensorRT's word for a plugin without tactics
 
     def describe(*inputs: Any) -> tuple[Any, ...]:
         sizes = _sizes(first, inputs)
         return tuple(
             plugins.from_shape_expr(
-                tuple(expression(plugins, tree, sizes) for tree in shape),
-                getattr(trt.DataType, _DATA_TYPES.get(TYPES[dtype], TYPES[dtype])),
+                tuple(expression(plugins, tree, sizes) for tree in shape), getattr(trt.DataType, kind)
             )
-            for shape, dtype in zip(first.outputs, first.output_dtypes, strict=True)
+            for shape, kind in zip(first.outputs, types[len(first.dtypes) :], strict=True)
         )
 
     def autotune(*_: Any) -> list[Any]:
-        return [plugins.AutoTuneCombination(types, "LINEAR", tactics)]
+        named = ",".join(_COMBINED.get(kind, kind) for kind in types)
+        return [plugins.AutoTuneCombination(named, "LINEAR", tactics)]
 
     def implement(*given: Any) -> tuple[str, str, Any, Any]:
         kernel, sizes = kernels[given[-1] - 1], _sizes(first, given)
@@ -112,15 +107,17 @@ def register(trt: ModuleType, plugins: ModuleType, op: str, kernels: Sequence[Co
 
     tensor = plugins.TensorDesc
     inputs = {f"input_{index}": tensor for index in range(len(first.inputs))}
-    made = tuple[(tensor,) * len(first.outputs)]  # type: ignore[misc]
+    made = GenericAlias(tuple, (tensor,) * len(first.outputs))
     identity = f"{NAMESPACE}::{name}"
     plugins.register(identity)(_signed(describe, inputs, made))
-    plugins.autotune(identity)(_signed(autotune, {**inputs, "outputs": made}, list[plugins.AutoTuneCombination]))
+    plugins.autotune(identity)(
+        _signed(autotune, {**inputs, "outputs": made}, GenericAlias(list, (plugins.AutoTuneCombination,)))
+    )
     plugins.aot_impl(identity)(
         _signed(
             implement,
             {**inputs, "outputs": made, "tactic": int},
-            tuple[str, str, plugins.KernelLaunchParams, plugins.SymIntExprs],
+            GenericAlias(tuple, (str, str, plugins.KernelLaunchParams, plugins.SymIntExprs)),
         )
     )
     return name

@@ -46,7 +46,7 @@ ATTRIBUTES = {
 CASES = [
     {"batch": 2, "channels": 6, "height": 9, "width": 7, "offsets": 36, "taps": 18, "out_height": 5, "out_width": 6,
      "kernel_h": 3, "kernel_w": 3, "out_channels": 5, "padding_h": 1, "padding_w": 1},
-    {"batch": 1, "channels": 67, "height": 5, "width": 9, "offsets": 18, "taps": 9, "out_height": 9, "out_width": 9,
+    {"batch": 1, "channels": 67, "height": 5, "width": 9, "offsets": 18, "taps": 9, "out_height": 5, "out_width": 7,
      "kernel_h": 3, "kernel_w": 3, "out_channels": 131, "dilation_h": 2},
     {"batch": 1, "channels": 3, "height": 7, "width": 5, "offsets": 12, "taps": 6, "out_height": 3, "out_width": 2,
      "kernel_h": 1, "kernel_w": 2, "out_channels": 1, "stride_h": 2, "stride_w": 3},

@@ -15,6 +15,7 @@ from aot import arrays, artifact, source
 from aot.config import Budget, EngineOptions, Recipe, Verify
 from aot.declaration import Dim, Input, ModelSpec
 from aot.plan import Plan
+from aot.plugins.replacing import NOTHING, Replacing
 from aot.progress import Silent
 from aot.records import Engine, QuantizedGraph, Ranges, References, Report
 from aot.run import Run
@@ -48,7 +49,7 @@ class Eager(source.Source):
         if scores is not None:
             self.spec = replace(SPEC, has_metric=True)
 
-    def write_onnx(self, folder: Path) -> Mapping[str, Any]:
+    def write_onnx(self, folder: Path, replacing: Replacing = NOTHING) -> Mapping[str, Any]:
         raise NotImplementedError
 
     def eager(self) -> source.Runner:

@@ -49,7 +49,8 @@ def form_for(backend: str, version: str | None, target: str, precision: Precisio
 def formed(graph: Path, form: Form, folder: Path) -> Iterator[tuple[Path, int]]:
     """The final graph in that form, as a file, and how many Attention nodes were made of it.
 
-    It is the file itself where the form changes nothing; else one below `folder` that is gone afterwards.
+    It is the file itself where the form changes nothing; else one below `folder` that is gone afterwards. Raises
+    GraphError where a few of those nodes, run with what is around them, do not compute what stood in their place.
     """
     if form.attention == "decomposed":
         yield graph, 0
@@ -57,10 +58,11 @@ def formed(graph: Path, form: Form, folder: Path) -> Iterator[tuple[Path, int]]:
     import onnx_ir as ir
 
     from aot.graph import run_passes
+    from aot.graph_check import Check
     from aot.passes.attention_operator import attention_operator
 
     model = ir.load(graph)
-    (done,) = run_passes([attention_operator], model)
+    (done,) = run_passes([attention_operator], model, Check())
     if not done.sites:
         yield graph, 0
         return

@@ -139,7 +139,7 @@ def write(model: ir.Model, target: Path, *, external: bool, judge: Callable[[Pat
         written = folder / link.name
         ir.save(model, written, external_data=data, size_threshold_bytes=_EXTERNAL)
         try:
-            _check(written, shapeless=[value.name for value in ends(model) if value.shape is None])
+            _check(written, shapeless=_shapeless(model))
         except (onnx.checker.ValidationError, ValueError) as error:
             raise GraphError(
                 f"the new model is not valid: {str(error).strip().splitlines()[0]}",
@@ -152,6 +152,13 @@ def write(model: ir.Model, target: Path, *, external: bool, judge: Callable[[Pat
             os.replace(written, link)
         else:
             _put_in_place(written, link, folder / data)
+
+
+def _shapeless(model: ir.Model) -> list[str | None]:
+    """The names of the inputs and outputs that are tensors of no stated rank."""
+    import onnx_ir as ir
+
+    return [value.name for value in ends(model) if isinstance(value.type, ir.TensorType) and value.shape is None]
 
 
 def _check(file: Path, shapeless: Sequence[str | None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from aot import origins
 from aot.declaration import Dim, Input, ModelSpec
+from aot.errors import GraphError
 from aot.form import ATTENTION_TARGETS, Form, form_for, formed
 from aot.frontend.eager import Eager
 from aot.frontend.export import write_module
+from aot.graph import Skip
+from aot.passes.attention_operator import attention_operator
 from aot.precision import apply
 from aot.stages.surgery import rewrite
 from tests.precision.graphs import ops, recipe
@@ -136,6 +140,22 @@ def test_what_the_operator_takes_becomes_one_node_and_the_rest_stays(half: Path,
     causal = [node for node in made.values() if "is_causal" in node.attributes]
     assert [len(node.inputs) for node in causal] == [3]  # never with a mask as well
     assert all(origins.of(node) is not None for node in made.values())
+
+
+def test_an_operator_that_computes_something_else_is_an_error(
+    half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sharper(model: ir.Model, skip: Skip) -> int:
+        sites = attention_operator.rewrite(model, skip)
+        for node in model.graph if sites else ():
+            if node.op_type == "Attention":
+                node.attributes.add(ir.AttrFloat32("scale", 2.0))
+        return sites
+
+    wrong = dataclasses.replace(attention_operator, rewrite=sharper)
+    monkeypatch.setattr("aot.passes.attention_operator.attention_operator", wrong)
+    with pytest.raises(GraphError, match="'attention_operator' changes what"), formed(half, OPERATOR, tmp_path):
+        pass
 
 
 def test_a_graph_without_attention_is_handed_on_as_it_is(half: Path, tmp_path: Path) -> None:

@@ -35,14 +35,12 @@ def held(state: State, key: str) -> ir.TensorProtocol | None:
     return tensor
 
 
-def reads(state: State, node: ir.Node) -> Iterator[str]:
+def reads(state: State, node: ir.Node) -> list[str]:
     """The keys that a node needs from outside in the small model."""
     if not _is_if(node):
-        yield from state.reads(node)
-        return
-    yield from state.nodes[node].inputs
-    for body in state.bodies[node]:
-        yield from state.graphs[body].outputs
+        return state.reads(node)
+    ends = [key for body in state.bodies[node] for key in state.graphs[body].outputs]
+    return [*state.nodes[node].inputs, *ends]
 
 
 def in_order(state: State, wanted: set[ir.Node]) -> list[ir.Node]:

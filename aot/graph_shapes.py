@@ -111,7 +111,10 @@ def _ask(state: State, wanted: set[ir.Node]) -> set[str]:
         return set()
     better: set[str] = set()
     part = in_order(state, _with_shape_arithmetic(state, wanted))
-    keys = {key for node in part for key in (*reads(state, node), *state.nodes[node].outputs) if key}
+    keys: set[str] = set()
+    for node in part:
+        keys.update(reads(state, node), state.nodes[node].outputs)
+    keys.discard("")
     inner = holds_whole(state, part)
     # Where a long vector occurs, what does not follow from contents is told first, while its length can be said.
     for contents in (False, True) if any(is_long(state.values[key]) for key in keys) else (True,):

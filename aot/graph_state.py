@@ -127,16 +127,17 @@ class State:
             node for node, at in self.nodes.items() if before.nodes.get(node) != at or not new.isdisjoint(at.inputs)
         ]
 
-    def reads(self, node: ir.Node) -> Iterator[str]:
+    def reads(self, node: ir.Node) -> list[str]:
         """The keys that a node needs from outside: what it reads, and what its bodies capture."""
-        yield from [key for key in self.nodes[node].inputs if key]
+        found = [key for key in self.nodes[node].inputs if key]
         for body in self.bodies.get(node, ()):
             graph = self.graphs[body]
             inside = set(graph.inputs)
             for inner in graph.nodes:
-                yield from [key for key in self.reads(inner) if key not in inside]
+                found += [key for key in self.reads(inner) if key not in inside]
                 inside.update(self.nodes[inner].outputs)
-            yield from [key for key in graph.outputs if key not in inside]
+            found += [key for key in graph.outputs if key not in inside]
+        return found
 
 
 def _place(model: ir.Model, body: ir.Graph) -> str:

@@ -118,38 +118,35 @@ class Contents:
         value = node.outputs[0] if node.outputs else None
         infer = SHAPES.get(node.op_type)
         if value is None or infer is None:
-            known = None
+            unknown = []
         elif value.shape is None:
             found = infer(self, node)
             value.shape = None if found is None else ir.Shape([self._name(size) for size in found])
             return
         else:
-            known = dims(value)
-        if known is not None and any([isinstance(dim, str) and made_up(dim) for dim in known]):
-            assert infer is not None
-            found = infer(self, node)
-            for name, size in zip(known, found, strict=True) if found is not None and len(found) == len(known) else ():
-                if isinstance(name, str) and made_up(name) and name not in self._names and size != atom(name):
-                    self._names[name] = size
+            unknown = [
+                (at, name)
+                for at, name in enumerate(dims(value) or ())
+                if isinstance(name, str) and made_up(name) and name not in self._names
+            ]
+        found = infer(self, node) if unknown and infer is not None else None
+        if found is not None and len(found) == len(dims(value) or ()):
+            for at, name in unknown:
+                if found[at] != atom(name):
+                    self._names.setdefault(name, found[at])
         for value in node.outputs if self._names else ():
-            shape = value.shape
-            if shape is not None and any([not isinstance(dim, int) and dim.value in self._names for dim in shape]):
-                self._rename(value)
+            self._rename(value)
 
     def _rename(self, value: ir.Value) -> None:
         """Let a dim that is known to be another one, or a number, say so in the shape."""
-        shape, sizes = value.shape, self.dims(value)
-        if shape is None or sizes is None or value.is_graph_output():
+        if value.shape is None or value.is_graph_output():
             return
-        old = [dim if isinstance(dim, int) else dim.value for dim in shape]
-        new = [
-            self._name(size, was) if isinstance(size, int) or (isinstance(was, str) and made_up(was)) else was
-            for size, was in zip(sizes, old, strict=True)
-        ]
+        old = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+        new = [self._name(self._names[dim], dim) if isinstance(dim, str) and dim in self._names else dim for dim in old]
         if new != old:
             value.shape = ir.Shape(new)
 
-    def _name(self, size: Number, name: int | str | None = None) -> int | str | None:
+    def _name(self, size: Number, name: str | None = None) -> int | str:
         """A size as a shape says it: a number, the name of the dim that it is, or the name that all have which are
         equal to it, the first time `name`, which is made up where none is given."""
         if isinstance(size, int):
@@ -157,7 +154,7 @@ class Contents:
         if size.name is not None:
             return size.name
         if size not in self._named:
-            self._named[size] = str(name) if name is not None else new_dim(self._model)
+            self._named[size] = name if name is not None else new_dim(self._model)
             self._names.setdefault(self._named[size], size)
         return self._named[size]
 

@@ -135,7 +135,7 @@ def _share_nodes(graph: ir.Graph, around: Sequence[dict[_Key, ir.Node]]) -> int:
 def _key(node: ir.Node) -> _Key:
     inputs: Hashable = node.inputs if node.op_type not in _COMMUTATIVE else tuple(sorted(map(id, node.inputs)))
     held = node.attributes.data
-    attributes = tuple([(name, _hashable(held[name])) for name in sorted(held)])
+    attributes = tuple([(name, _hashable(held[name])) for name in sorted(held)]) if held else ()
     return node.op_type, inputs, attributes, tuple([bool(value.name) for value in node.outputs])
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 Run = Callable[[Path, Path, Path], "float | None"]
+PER_CHANNEL = 13
+"""The first opset whose DequantizeLinear has a scale for each channel; onnxruntime does not raise older files to it."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,17 @@ def _aot(recipe: str, calibrator: str | None = None, *, strict: bool = True) -> 
 
 def _onnxruntime(method: str) -> Run:
     """quantize_static after its own pre-processing, in the form that TensorRT takes: symmetric, per channel."""
+    import onnx.version_converter
     from onnxruntime.quantization import CalibrationMethod, quant_pre_process, quantize_static
 
     module = import_module("onnxruntime.quantization.quantize")  # the package's `quantize` is a function
 
     def run(file: Path, batches: Path, target: Path) -> float:
         prepared = target.with_name("prepared.onnx")
+        model = onnx.load(file)
+        if next(opset.version for opset in model.opset_import if not opset.domain) < PER_CHANNEL:
+            file = target.with_name("raised.onnx")
+            onnx.save(onnx.version_converter.convert_version(model, PER_CHANNEL), file)
         quant_pre_process(
             str(file),
             str(prepared),

@@ -5,12 +5,13 @@ why both are equal. Its `example` is a tiny graph in ONNX's text form that the p
 made that holds every pass to the contract: at least one site changes, a second run changes nothing, the checker
 passes, and the numbers stay equal.
 
-`run_passes` runs passes in order, each until it finds nothing more to do, and the list again while something changed.
-A pass says which ops it looks for (`anchors`); where the graph holds none of them it costs nothing. All constants are
-initializers of the main graph from the beginning. After every change what nothing reads is removed, and the dtypes and
-shapes of what is new are inferred, so that a pass may rely on them; dims that may be known better by then are asked for
-once the list is through. A node that a pass made without saying where it comes from inherits the origin of what it
-replaced (`aot.origins.inherit` has the rule).
+`run_passes` runs passes in order, each until it finds nothing more to do (or once, where it says that one sweep is
+enough), and the list again while something changed. A pass says which ops it looks for (`anchors`); where the graph
+holds none of them it costs nothing. All constants are initializers of the main graph from the beginning, and dims of
+inputs have names. After every change what nothing reads is removed, and the dtypes and shapes of what is new are
+inferred, so that a pass may rely on them; those that need none (`blind`) come first, since what is gone is not asked
+for. Dims that may be known better by then are asked for once the list is through. A node that a pass made without
+saying where it comes from inherits the origin of what it replaced (`aot.origins.inherit` has the rule).
 
 A value keeps its name as long as it holds the same numbers: by the names a rewrite is compared with what it replaced
 (`aot.graph_check`). One that holds others should have another name; else only what reads it shows that all is well.

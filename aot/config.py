@@ -44,8 +44,8 @@ class Placement(Settings):
     """Where Q/DQ goes.
 
     ops: op types whose inputs are quantized. residual: the skip input of residual adds as well (INT8).
-    attention: the two activation-by-activation MatMuls of attention as well. cancelling: layers whose bias cancels
-    against the product as well, which makes rounding errors grow. min_channels: layers with
+    attention: the two activation-by-activation MatMuls of attention as well. sensitive: layers that suffer
+    most as well: whose bias cancels against the product, and depthwise ones that need one weight scale. min_channels: layers with
     fewer input or output channels stay wide. keep: node names or module paths (fnmatch) that stay wide.
     """
 
@@ -53,7 +53,7 @@ class Placement(Settings):
     residual: bool = False
     attention: bool = False
     depthwise: bool = True
-    cancelling: bool = False
+    sensitive: bool = False
     min_channels: int = Field(default=16, ge=0)
     keep: tuple[str, ...] = ()
 

@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 _POINTWISE = {"Relu", "Clip", "LeakyRelu", "HardSwish", "Sigmoid", "Gelu", "Erf", "Mul", "Div", "Add", "Identity"}
 _GELU = {"Gelu", "Erf"}
 WIDE = "a depthwise convolution whose output is not quantized again: TensorRT 10.6 computes it wrong"
+ONE_SCALE_DEPTHWISE = "one weight scale, for with more of them TensorRT 10.6 computes a float output wrong"
 ONE_SCALE = "one weight scale, for with more of them TensorRT 10.6 overflows in the GELU behind it"
 
 
-def settle(graph: ir.Graph, placed: Placed) -> None:
+def settle(graph: ir.Graph, placed: Placed, sensitive: bool = False) -> None:
     """Take such depthwise convolutions back, and give such linear layers one weight scale. Changes `placed`.
+
+    sensitive: give the convolutions one scale too, though their channels differ more than those of linear layers.
 
     Goes from the last node to the first, since a layer taken back leaves the output before it unquantized.
     """
@@ -40,12 +43,19 @@ def settle(graph: ir.Graph, placed: Placed) -> None:
             continue
         read = {(s.node, s.index) for s in placed.sites}
         if layer.depthwise and None in _ends(node.outputs[0], read):
-            placed.sites = [s for s in placed.sites if s.node is not node]
-            placed.wide[node] = WIDE
-            del placed.quantized[node]
+            if sensitive:
+                _one_scale(node, placed, ONE_SCALE_DEPTHWISE)
+            else:
+                placed.sites = [s for s in placed.sites if s.node is not node]
+                placed.wide[node] = WIDE
+                del placed.quantized[node]
         elif node.op_type in {"MatMul", "Gemm"} and _in_float_through_gelu(node.outputs[0], read):
-            placed.sites = [replace(s, axis=None) if s.node is node else s for s in placed.sites]
-            placed.quantized[node] = f"{placed.quantized[node].rpartition('; ')[0]}; {ONE_SCALE}"
+            _one_scale(node, placed, ONE_SCALE)
+
+
+def _one_scale(node: ir.Node, placed: Placed, reason: str) -> None:
+    placed.sites = [replace(s, axis=None) if s.node is node else s for s in placed.sites]
+    placed.quantized[node] = f"{placed.quantized[node].rpartition('; ')[0]}; {reason}"
 
 
 def _ends(value: ir.Value, read: set[tuple[ir.Node, int]]) -> Iterator[ir.Node | None]:

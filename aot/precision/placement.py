@@ -85,7 +85,7 @@ class _Placement:
         self.islands = islands
         self.placed = Placed()
         self.patterns = Patterns(recipe.placement.keep)
-        self.cancelling = {} if self.options.cancelling else cancelling(graph, observed)
+        self.cancelling = {} if self.options.sensitive else cancelling(graph, observed)
         self.partners: dict[ir.Node, Attention] = {}
         for block in attentions(graph):
             self.partners.update({block.scores: block, block.mix: block})
@@ -103,7 +103,7 @@ class _Placement:
         if self.options.residual:
             self._residuals()
         if self.form.name == "int8" and self.recipe.activations:
-            settle(self.graph, self.placed)
+            settle(self.graph, self.placed, self.options.sensitive)
         for pattern in self.patterns.unused:
             self.placed.warnings.append(f"the recipe keeps '{pattern}' wide, but no node or module is called that")
         if not self.placed.sites:

@@ -67,7 +67,7 @@ def test_strict_fp8_takes_every_layer_and_attention() -> None:
     strict = recipe("fp8-strict")
     assert strict.strict
     assert strict.placement == Placement(
-        ops=("MatMul", "Gemm", "Conv", "ConvTranspose"), attention=True, depthwise=True, cancelling=True, min_channels=0
+        ops=("MatMul", "Gemm", "Conv", "ConvTranspose"), attention=True, depthwise=True, sensitive=True, min_channels=0
     )
 
 
@@ -78,7 +78,7 @@ def test_adaptive_fp8_rounds_weights_by_what_layers_put_out_and_leaves_small_lay
 def test_strict_int8_takes_every_layer_and_attention() -> None:
     strict, base = recipe("int8-strict"), recipe("int8-smooth")
     assert strict.strict
-    wide = {"attention": True, "cancelling": True, "min_channels": 0}
+    wide = {"attention": True, "sensitive": True, "min_channels": 0}
     assert strict.placement == base.placement.model_copy(update=wide)
 
 

@@ -35,6 +35,17 @@ def test_a_depthwise_convolution_is_int8_only_where_its_output_is(body: str, pre
     assert ("TensorRT 10.6" in reasons(outcome)["d"]) == (precision == "fp16")
 
 
+def test_where_the_recipe_wants_sensitive_layers_it_has_one_weight_scale() -> None:
+    made = graph(
+        f"g (float[B, 32, 6, 6] x) => (float[B, 32, 6, 6] y) {{ {DEPTHWISE}  y = Identity(r) }}", w=normal(32, 1, 3, 3)
+    )
+    model, outcome = converted(made, recipe("int8", sensitive=True), observe(made, {"x": normal(2, 32, 6, 6)}))
+    assert precisions(outcome)["d"] == "int8"
+    dequantized = node(model, "d").inputs[1].producer()
+    assert dequantized.inputs[1].shape.numpy() == ()
+    assert "one weight scale" in reasons(outcome)["d"]
+
+
 def test_taking_one_back_takes_back_the_one_whose_output_it_had_quantized() -> None:
     chain = "{ d = Conv <group = 32> (x, w)  r = Relu(d)  y = Conv <group = 32> (r, w) }"
     made = graph(f"g (float[B, 32, 6, 6] x) => (float[B, 32, 6, 6] y) {chain}", w=normal(32, 1, 1, 1))

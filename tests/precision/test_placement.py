@@ -269,7 +269,7 @@ def test_a_layer_that_cancels_stays_wide_and_so_does_its_feeder() -> None:
     }
     weights |= {"b": np.full(16, -400.0, np.float32)}
     amax = {"x": 1.0, "f": 4.0, "h": 1.0, "r": 1.0, "y": 4.0}
-    _, outcome = converted(graph(body, **weights), recipe("fp8", cancelling=True), amax)
+    _, outcome = converted(graph(body, **weights), recipe("fp8", sensitive=True), amax)
     assert {precisions(outcome)[name] for name in "fhy"} == {"fp8"}
     _, outcome = converted(graph(body, **weights), "fp8", amax)
     assert precisions(outcome) == {"f": "fp16", "h": "fp16", "r": "fp16", "y": "fp8"}

@@ -96,10 +96,19 @@ class State:
                 read = tuple([keys[value] for value in node.inputs])
             except KeyError:  # made further behind
                 read = tuple([key(value) for value in node.inputs])
-            made = tuple([key(value) for value in node.outputs])
+            made = []
+            for value in node.outputs:
+                name = value.name
+                found = place + name if name else ""
+                if not name or found in values or value in keys:
+                    found = key(value)
+                else:  # as `key` does, without the call: this is most of them
+                    keys[value], values[found] = found, value
+                maker[found] = node
+                made.append(found)
             held = node.attributes.data
             attributes = tuple(held.values()) if held else ()
-            taken[node] = NodeState((domain, op, node.overload), attributes, read, made, graph)
+            taken[node] = NodeState((domain, op, node.overload), attributes, read, tuple(made), graph)
             if visible:
                 self.visible.append(node)
                 if not domain:
@@ -107,8 +116,6 @@ class State:
                         ops[op].append((len(taken), node))
                     else:
                         ops[op] = [(len(taken), node)]
-            for name in made:
-                maker[name] = node
             inner = inner_graphs(attributes) if attributes else None
             if inner:
                 self.bodies[node] = tuple(inner)

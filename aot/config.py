@@ -45,8 +45,9 @@ class Placement(Settings):
 
     ops: op types whose inputs are quantized. residual: the skip input of residual adds as well (INT8).
     attention: the two activation-by-activation MatMuls of attention as well. sensitive: layers that suffer
-    most as well: whose bias cancels against the product, and depthwise ones that need one weight scale. min_channels: layers with
-    fewer input or output channels stay wide. keep: node names or module paths (fnmatch) that stay wide.
+    most as well: whose bias cancels against the product, and depthwise ones that need one weight scale.
+    min_channels: layers with fewer input or output channels stay wide. keep: node names or module paths (fnmatch)
+    that stay wide.
     """
 
     ops: tuple[Quantizable, ...] = ("MatMul", "Gemm", "Conv")

@@ -15,6 +15,11 @@ Array = NDArray[np.float32]
 _SHARES = tuple(float(share) for share in np.linspace(1.0, 0.5, 13))
 # A format with at most so many values above zero is worth the search: INT4. For INT8 clipping gains next to nothing.
 _FEW = 7
+# Scales that are tried for a floating-point format, as multiples of the one that clips nothing: the steps of its
+# numbers double with each octave, and within one they fit the largest values well or badly. Of 24 values that share a
+# scale the best of these takes three tenths of the squared error away, of 400 a tenth; beyond it is not worth the time.
+_OCTAVE = tuple(float(2 ** (k / 8)) for k in range(8))
+_MANY = 512
 
 
 @dataclass(frozen=True)
@@ -59,16 +64,17 @@ def weight_scales(
 
     Rounded up to the compute dtype, so that no value is clipped; a row of zeros or of values too small for any
     scale gets the smallest one and becomes zeros. For a format of few values each scale is the one, of some below
-    that, with the least squared error, which clips the largest values; `importance`, which broadcasts over the
-    weight, says how much an error counts.
+    that, with the least squared error, which clips the largest values; for a floating-point format, where few values
+    share a scale, of some above it. `importance`, which broadcasts over the weight, says how much an error counts.
     """
     amax = grain.over(np.abs(weight), np.maximum).astype(np.float32)
     full = _rounded_up(amax / np.float32(form.top), compute, compute.step)
-    if form.top > _FEW:
+    tried = _tried(form, weight.size // max(full.size, 1))
+    if not tried:
         return full
     counts = None if importance is None else (importance / (importance.max(initial=0.0) or 1)).astype(np.float32)
     best, least = full, np.full(full.shape, np.inf)
-    for share in _SHARES:
+    for share in tried:
         scales = _rounded_up(amax * np.float32(share / form.top), compute, compute.step)
         wide = grain.spread(scales, weight.ndim)
         error = np.square(form.rounded(weight / wide) * wide - weight)
@@ -78,6 +84,13 @@ def weight_scales(
         best = np.where(total < least, scales, best)
         least = np.minimum(total, least)
     return np.asarray(best, np.float32)
+
+
+def _tried(form: Quantized, values: int) -> tuple[float, ...]:
+    """The shares of the scale that clips nothing to try, where so many values share one; none where it is taken."""
+    if form.top <= _FEW:
+        return _SHARES
+    return _OCTAVE if not form.whole and values <= _MANY else ()
 
 
 def _rounded_up(scale: Array, compute: Float, least: float) -> Array:

@@ -35,8 +35,12 @@ def rounded(array: Array, form: str, axis: int | tuple[int, ...] | None) -> Arra
     if form == "int8":
         scale = amax / 127
         return np.clip(np.rint(array / scale), -127, 127) * scale
-    scale = amax / 448
-    return (array / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * scale
+    scales = [amax / 448 * 2 ** (k / 8) for k in range(8 if axis is not None else 1)]
+    tried = [(array / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * scale for scale in scales]
+    # Of a weight's scales, for each output channel the one with the least error.
+    best = np.argmin([np.square(one - array).sum(axis=axis, keepdims=True) for one in tried], axis=0)
+    found: Array = np.take_along_axis(np.stack(tried), best[None], axis=0)[0] if best.ndim else tried[int(best)]
+    return found
 
 
 def others(rank: int, axis: int | None) -> tuple[int, ...] | None:

@@ -50,10 +50,11 @@ def _forward() -> Run:
     return run
 
 
-def _aot(recipe: str, calibrator: str | None = None, *, strict: bool = True) -> Run:
+def _aot(recipe: str, calibrator: str | None = None, *, strict: bool = True, channels: int | None = None) -> Run:
     """`aot quantize` without its comparison, which the others do not make. calibrator: in the place of the recipe's,
     and nothing is done to weights but rounding them, as the others have it. strict: False lets what no kernel takes
-    stay wide, where the recipe refuses the model."""
+    stay wide, where the recipe refuses the model. channels: `placement.min_channels` in the place of the recipe's.
+    """
     from aot import content
     from aot.config import Recipe, Weights, load
     from aot.quantize_file import quantize_file
@@ -66,6 +67,9 @@ def _aot(recipe: str, calibrator: str | None = None, *, strict: bool = True) -> 
         chosen = chosen.model_copy(update={"calibrator": calibrator, "weights": Weights()})
     if not strict:
         chosen = chosen.model_copy(update={"strict": False})
+    if channels is not None:
+        placement = chosen.placement.model_copy(update={"min_channels": channels})
+        chosen = chosen.model_copy(update={"placement": placement})
 
     def run(file: Path, batches: Path, target: Path) -> float:
         done = quantize_file(file, target, chosen, data=str(batches), compare=False)
@@ -213,6 +217,7 @@ JUDGED: dict[str, Tool] = {
     "modelopt-int8-max": TIMED["modelopt-max"],
     "modelopt-int8-entropy": TIMED["modelopt-entropy"],
     "aot-fp8": Tool("fp8", partial(_aot, "fp8")),
+    "aot-fp8-16": Tool("fp8", partial(_aot, "fp8", channels=16)),
     "aot-fp8-adaptive": Tool("fp8", partial(_aot, "fp8-adaptive")),
     "aot-fp8-all": Tool("fp8", partial(_aot, "fp8-strict", strict=False)),
     "modelopt-fp8-max": TIMED["modelopt-fp8"],

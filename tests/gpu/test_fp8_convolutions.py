@@ -31,7 +31,9 @@ def test_any_sixteen_channels_or_more(aot: Aot) -> None:
         model.graph.initializer.append(numpy_helper.from_array(weight, name))
     onnx.save(model, aot.folder / "convolutions.onnx")
 
-    options = ("--dim", "batch=1:8:16", "--backend", "tensorrt", "--precision", "fp8", "--json")
+    (aot.folder / "few.yaml").write_text("extends: fp8\nplacement: {min_channels: 16}\n")
+
+    options = ("--dim", "batch=1:8:16", "--backend", "tensorrt", "--calibration", "few.yaml", "--json")
     outcome = aot("build", "convolutions.onnx", *options, "-o", "fp8.aot")
 
     assert outcome.code == 0, outcome.err

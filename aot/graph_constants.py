@@ -64,7 +64,8 @@ def initializer(model: ir.Model, name: str, tensor: ir.TensorProtocol) -> ir.Val
     """A new initializer of the main graph; its name is `name`, with a number where that is taken."""
     unique = free_name(name, model.graph.initializers.data)
     tensor.name = unique
-    value = ir.Value(name=unique, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+    shape = tensor.shape if isinstance(tensor.shape, ir.Shape) else ir.Shape(tensor.shape.numpy())
+    value = ir.Value(name=unique, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
     model.graph.register_initializer(value)
     return value
 

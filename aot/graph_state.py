@@ -98,9 +98,9 @@ class State:
                 read = tuple([key(value) for value in node.inputs])
             made = []
             for value in node.outputs:
-                name = value.name
-                found = place + name if name else ""
-                if not name or found in values or value in keys:
+                own = value.name
+                found = place + own if own else ""
+                if not own or found in values or value in keys:
                     found = key(value)
                 else:  # as `key` does, without the call: this is most of them
                     keys[value], values[found] = found, value

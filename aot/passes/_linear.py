@@ -271,7 +271,7 @@ def _applied(layer: Layer, b: Array) -> Array:
         return found
     window = weight.reshape(*weight.shape[:2], -1).sum(-1)
     group = attribute(layer.node, "group", 1)
-    grouped = window.reshape(group, -1, window.shape[1]) @ b.reshape(group, -1, 1)
+    grouped: Array = window.reshape(group, -1, window.shape[1]) @ b.reshape(group, -1, 1)
     return grouped.reshape(-1)
 
 

@@ -318,8 +318,9 @@ def test_a_scale_of_heads_does_not_pass_the_view_that_makes_them() -> None:
     assert passes.fold_scale(model) + passes.fold_query_scale(model) == 0
 
 
-def test_factors_up_to_one_wait_for_the_graph_to_be_written_and_are_rounded_once() -> None:
-    weight, first, second = normal(80, 80), np.float32(0.3), normal(80).clip(-1, 1)
+@pytest.mark.parametrize("size", [0.3, 30.0])
+def test_factors_wait_for_the_graph_to_be_written_and_are_rounded_once(size: float) -> None:
+    weight, first, second = normal(80, 80), np.float32(size), normal(80)
     model = model_of(
         "(float[B,80] x) => (float[B,80] y) { a = MatMul(x, w)  b = Mul(a, s)  y = Mul(b, t) }",
         w=weight,
@@ -331,3 +332,16 @@ def test_factors_up_to_one_wait_for_the_graph_to_be_written_and_are_rounded_once
     assert isinstance(left, ir.LazyTensor)
     exact = weight.astype(np.float64) * np.float64(first) * second.astype(np.float64)
     np.testing.assert_array_equal(left.numpy(), exact.astype(np.float32))
+
+
+def test_what_may_overflow_does_not_wait() -> None:
+    """The largest weight meets the smallest factor: each alone says no more than that their product may overflow."""
+    text = "(float[B,80] x) => (float[B,80] y) { a = MatMul(x, w)  y = Mul(a, t) }"
+    weight, factor = np.ones((80, 80), np.float32), np.full(80, 1e20, np.float32)
+    weight[:, 0], factor[0] = 1e30, 1
+    fine = model_of(text, w=weight, t=factor)
+    check(fine, {"MatMul": 1}, sites=1, x=np.abs(normal(3, 80)))
+    (left,) = (value.const_value for value in fine.graph.initializers.values())
+    assert not isinstance(left, ir.LazyTensor)
+    weight[:, 1] = 1e30
+    assert passes.fold_scale(model_of(text, w=weight, t=factor)) == 0

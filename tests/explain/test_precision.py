@@ -15,7 +15,7 @@ from aot.explain.precision import rehearse
 from aot.precision import apply
 from tests.backends.graphs import write
 
-TEXT = """g (float[batch, 16, 8, 8] x) => (float[batch, 10] y) {
+TEXT = """g (float[batch, 32, 8, 8] x) => (float[batch, 10] y) {
     a = Conv<pads = [1, 1, 1, 1]>(x, w1)  b = Relu(a)  c = Conv<group = 32, pads = [1, 1, 1, 1]>(b, w2)
     d = GlobalAveragePool(c)  e = Flatten(d)  y = MatMul(e, w3) }"""
 
@@ -24,7 +24,7 @@ TEXT = """g (float[batch, 16, 8, 8] x) => (float[batch, 10] y) {
 def graph(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     weights: Any = {
-        "w1": rng.normal(size=(32, 16, 3, 3)),
+        "w1": rng.normal(size=(32, 32, 3, 3)),
         "w2": rng.normal(size=(32, 1, 3, 3)),
         "w3": rng.normal(size=(32, 10)),
     }
@@ -57,7 +57,7 @@ def test_layers_that_stay_wide_say_why(graph: Path) -> None:
     assert (found.name, found.compute, found.quantized) == ("fp8", "fp16", {"Conv": 1})
     reasons = {(group.op, group.precision): group.reason for group in found.wide}
     assert "depthwise" in reasons["Conv", "fp16"] or "groups" in reasons["Conv", "fp16"]
-    assert reasons["MatMul", "fp16"] == "10 output channels, fewer than 16"
+    assert reasons["MatMul", "fp16"] == "10 output channels, fewer than 32"
 
 
 def test_what_stays_fp32_in_a_narrow_network_is_listed_too(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What an engine can be built from in two forms: which one, and the graph in it."""
+"""What an engine can be built from in several forms: which one, and the graph in it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ ATTENTION_TARGETS = ("sm75", "sm80", "sm86", "sm89", "sm120", "sm121")
 
 @dataclass(frozen=True)
 class Form:
-    """attention: `decomposed` into two MatMuls and a Softmax, or the `operator` Attention of opset 23."""
+    """attention: `decomposed` into two MatMuls and a Softmax, the `operator` Attention of opset 23, or nodes of the
+    plugin aot::attention, whose `kernel` the engine launches: those called `sites`, the rest stays decomposed."""
 
-    attention: Literal["decomposed", "operator"] = "decomposed"
+    attention: Literal["decomposed", "operator", "kernel"] = "decomposed"
+    sites: tuple[str, ...] = ()
 
 
 def form_for(backend: str, version: str | None, target: str, precision: Precision) -> Form:
@@ -32,6 +34,8 @@ def form_for(backend: str, version: str | None, target: str, precision: Precisio
     [s, s]. It failed in FP32, with heads of 8, and refused a mask together with is_causal. INT8 and FP8 need the
     decomposed form, for Q/DQ goes on the two MatMuls; the parser of TensorRT 10.6 has no Attention; and onnxruntime
     1.32 takes no mask that is broadcast over the queries.
+
+    A kernel is taken where one was compiled, which `stages/attention.py` decides.
 
     The form is decided for the build and not before: ranges are observed, FP32 islands placed and numbers compared on
     the decomposed graph, whose scores the operator would hide, and a prepared artifact can be finished by any backend.
@@ -47,7 +51,7 @@ def form_for(backend: str, version: str | None, target: str, precision: Precisio
 
 @contextmanager
 def formed(graph: Path, form: Form, folder: Path) -> Iterator[tuple[Path, int]]:
-    """The final graph in that form, as a file, and how many Attention nodes were made of it.
+    """The final graph in that form, as a file, and how many nodes were made of attention.
 
     It is the file itself where the form changes nothing; else one below `folder` that is gone afterwards. Raises
     GraphError where a few of those nodes, run with what is around them, do not compute what stood in their place.
@@ -59,10 +63,12 @@ def formed(graph: Path, form: Form, folder: Path) -> Iterator[tuple[Path, int]]:
 
     from aot.graph import run_passes
     from aot.graph_check import Check
+    from aot.passes.attention_kernel import attention_kernel_of
     from aot.passes.attention_operator import attention_operator
 
     model = ir.load(graph)
-    (done,) = run_passes([attention_operator], model, Check())
+    rewrite = attention_operator if form.attention == "operator" else attention_kernel_of(form.sites)
+    (done,) = run_passes([rewrite], model, Check())
     if not done.sites:
         yield graph, 0
         return

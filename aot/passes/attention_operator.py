@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.passes._edit import Dim, attribute, constant, dims, made_by, nodes, only_user, replace, same, scalar
+from aot.passes._attention import NARROW, Site, found, positions, square
+from aot.passes._edit import Dim, attribute, constant, dims, made_by, nodes, replace, same
 
 OPSET = 23
 # Head sizes from 32 to 256 in steps of 4 build; 8 was seen to fail, and what lies between was not tried.
 _HEADS = range(32, 257, 4)
-_NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 # Between here and opset 23 the other ops only took more dtypes.
 _CHANGED = frozenset({"GroupNormalization"})
-# A score this much lower has a probability of 0.
-_NEVER = -1e4
-
-
-class _Site(NamedTuple):
-    """query [B, H, L, E], keys turned [B, H, E, S], value [B, H, S, E]; mask: what was added to the scores."""
-
-    query: ir.Value
-    turned: ir.Value
-    value: ir.Value
-    mask: ir.Value | None
 
 
 @graph_pass(
@@ -48,14 +36,14 @@ def attention_operator(model: ir.Model, skip: Skip) -> int:
         return 0
     changed = 0
     for node in nodes(model, "MatMul"):
-        site = _found(node)
+        site = found(node)
         if site is None:
             continue
         why = _unfit(site)
         if why is not None:
             skip(node, why)
             continue
-        causal = site.mask is not None and _square(site.mask)
+        causal = site.mask is not None and square(site.mask)
         inputs = [site.query, _turned_back(site.turned, node), site.value]
         if site.mask is not None and not causal:
             inputs.append(_of_rank_4(model, site.mask, node))
@@ -66,38 +54,12 @@ def attention_operator(model: ir.Model, skip: Skip) -> int:
     return changed
 
 
-def _found(node: ir.Node) -> _Site | None:
-    """The attention that ends in this MatMul; None where there is none, or what is inside is read elsewhere too."""
-    softmax = _inner(node.inputs[0], "Softmax", node)
-    if softmax is None or attribute(softmax, "axis", -1) not in (-1, 3):
-        return None
-    mask = None
-    scores = _inner(softmax.inputs[0], "MatMul", softmax)
-    add = _inner(softmax.inputs[0], "Add", softmax)
-    if add is not None:
-        at = 0 if made_by(add.inputs[0], "MatMul") else 1
-        scores, mask = _inner(add.inputs[at], "MatMul", add), add.inputs[1 - at]
-    if scores is None:
-        return None
-    query, turned, value = scores.inputs[0], scores.inputs[1], node.inputs[1]
-    assert query is not None
-    assert turned is not None
-    assert value is not None
-    return _Site(query, turned, value, mask)
-
-
-def _inner(value: ir.Value | None, op: str, reader: ir.Node) -> ir.Node | None:
-    """The node of that type that computes `value`, which only `reader` reads."""
-    node = made_by(value, op)
-    return node if node is not None and value is not None and only_user(value) is reader else None
-
-
-def _unfit(site: _Site) -> str | None:
+def _unfit(site: Site) -> str | None:
     """Why the operator cannot take these; None where it can."""
     query, turned, value, mask = site
     source, order = _keys(turned)
     used = [one for one in (query, turned if order else source, value, mask) if one is not None]
-    if query.dtype not in _NARROW or any(one.dtype != query.dtype for one in used):
+    if query.dtype not in NARROW or any(one.dtype != query.dtype for one in used):
         return "it is not in FP16 or BF16 throughout"
     if len(set(used)) < len(used):
         return "one tensor is used twice"  # in all three places it was seen to end the vendor's process
@@ -112,45 +74,13 @@ def _unfit(site: _Site) -> str | None:
 
 
 def _unfit_mask(mask: ir.Value, scores: Sequence[Dim]) -> str | None:
-    shape = _positions(mask) or dims(mask)
+    shape = positions(mask) or dims(mask)
     if shape is None or len(shape) not in (2, 4):
         return "the mask has neither rank 2 nor rank 4"
     # The operator repeats a mask over batch, heads and queries, but fills up rows that are short of keys.
     wanted = scores[-len(shape) :]
     fits = all(one == 1 or same(one, full) for one, full in zip(shape, wanted, strict=True))
     return None if fits and same(shape[-1], wanted[-1]) else "the mask has another shape than the scores"
-
-
-def _square(mask: ir.Value) -> bool:
-    """Whether the mask is causal, with as many queries as keys: builders align others in different ways."""
-    sizes = _positions(mask)
-    return sizes is not None and same(*sizes)
-
-
-def _positions(mask: ir.Value) -> tuple[Dim, Dim] | None:
-    """The sizes of a causal mask as the export writes it, whose shape inference cannot name."""
-    where = made_by(mask, "Where")
-    if where is None or scalar(where.inputs[1]) != 0 or (scalar(where.inputs[2]) or 0) > _NEVER:
-        return None
-    order = made_by(where.inputs[0], "GreaterOrEqual")
-    rows = made_by(order.inputs[0], "Unsqueeze") if order is not None else None
-    if order is None or rows is None or scalar(rows.inputs[1]) not in (1, -1):
-        return None
-    return _count(rows.inputs[0]), _count(order.inputs[1])
-
-
-def _count(positions: ir.Value | None) -> Dim:
-    """How many positions there are, where they are 0, 1, ... along an axis of known size; None where not."""
-    steps = made_by(positions, "Range")
-    if steps is None or scalar(steps.inputs[0]) != 0 or scalar(steps.inputs[2]) != 1:
-        return None
-    squeeze = made_by(steps.inputs[1], "Squeeze")
-    shape = made_by(squeeze.inputs[0], "Shape") if squeeze is not None else None
-    sizes = dims(shape.inputs[0]) if shape is not None else None
-    if shape is None or sizes is None:
-        return None
-    asked = sizes[attribute(shape, "start", 0) : attribute(shape, "end", len(sizes))]
-    return asked[0] if len(asked) == 1 else None
 
 
 def _keys(turned: ir.Value) -> tuple[ir.Value, list[int]]:

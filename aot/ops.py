@@ -7,10 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from aot.errors import UsageError
+
+
+class UnknownOp(UsageError, AttributeError):
+    """A name that no plugin has: an AttributeError too, for `hasattr` and torch.compile ask a module for any name."""
+
 
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     from aot.frontend.plugins import op
 
-    return op(name)
+    try:
+        return op(name)
+    except UsageError as error:
+        raise UnknownOp(error.what, where=error.where, fix=error.fix) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,25 @@ def test_an_unknown_op_is_told_with_the_nearest(project: Path) -> None:
     with pytest.raises(UsageError, match="unknown plugin 'add_rms_nrm'") as caught:
         _ = aot.ops.add_rms_nrm
     assert "add_rms_norm" in str(caught.value.fix)
+
+
+def test_a_name_that_no_plugin_has_is_no_attribute(project: Path) -> None:
+    assert hasattr(aot.ops, "add_rms_norm")
+    assert not hasattr(aot.ops, "torch")
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "eager",
+        pytest.param("inductor", marks=pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")),
+    ],
+)
+def test_torch_compile_takes_a_function_with_an_op(backend: str, project: Path) -> None:
+    x, r, w = torch.linspace(-1, 2, 24).reshape(3, 8), torch.ones(3, 8), torch.ones(8)
+    compiled = torch.compile(lambda x, r: aot.ops.add_rms_norm(x, r, w, 0.25), backend=backend, fullgraph=True)
+    for got, right in zip(compiled(x, r), rms(x.numpy(), r.numpy(), w.numpy(), 0.25), strict=True):
+        np.testing.assert_allclose(got.numpy(), right, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

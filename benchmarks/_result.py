@@ -19,6 +19,8 @@ TOOLS = (
     *("onnxruntime", "onnxruntime-gpu", "polygraphy"),
     *("tensorrt", "tensorrt-cu12-bindings", "tensorrt-cu13-bindings", "tensorrt-rtx-cu13"),
 )
+# What benchmarks write themselves.
+WRITTEN = (":!benchmarks/results", ":!benchmarks/README.md")
 
 
 def write(benchmark: str, rows: Sequence[Mapping[str, Any]], command: str | None = None) -> Path:
@@ -57,7 +59,7 @@ def commit() -> str | None:
     """The commit measured, `-dirty` where the tree differs from it in more than results; None outside a repository."""
     try:
         named = _git("describe", "--always", "--abbrev=12")
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *WRITTEN)
     except (OSError, subprocess.CalledProcessError):
         return None
     return named + ("-dirty" if changed else "")

@@ -143,6 +143,7 @@ class Segments(nn.Module):
         return y
 
 
+@pytest.mark.slow
 def test_tensorrt_rtx_builds_the_function_of_segment_reduce(tmp_path: Path) -> None:
     """For a fixed number of edges, which has few digits: with 24 of them the builder takes more than a minute."""
     spec = ModelSpec("segments", {"x": Input([60, 6]), "pointers": Input([BOUNDS], "int64", low=0, high=1)})

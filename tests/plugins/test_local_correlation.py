@@ -120,6 +120,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model.onnx"
 
 
+@pytest.mark.slow
 def test_tensorrt_rtx_builds_the_function_in_its_place(exported: Path, tmp_path: Path) -> None:
     assert built(exported, SPEC, ["local_correlation"], tmp_path)
 

@@ -93,6 +93,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model.onnx"
 
 
+@pytest.mark.slow
 def test_tensorrt_rtx_builds_the_function_in_its_place(exported: Path, tmp_path: Path) -> None:
     assert built(exported, SPEC, ["ms_deform_attn"], tmp_path)
 

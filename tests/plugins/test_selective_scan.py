@@ -121,6 +121,7 @@ def test_a_model_of_mamba_blocks_is_exported_for_any_length(tmp_path: Path) -> N
         close(session.run(None, {"input": x.numpy()})[0], right.numpy(), 5e-6)
 
 
+@pytest.mark.slow
 def test_tensorrt_rtx_builds_its_function(tmp_path: Path) -> None:
     """For a fixed length, which takes few shifts: with 16 of them the builder takes more than a minute."""
     spec = ModelSpec("block", {"x": Input([Dim("batch", min=1, max=4), 24, 16])})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
@@ -15,6 +15,7 @@ from aot.config import (
     ROUTES,
     Budget,
     EngineOptions,
+    Patterns,
     Precision,
     ProfileFile,
     Recipe,
@@ -34,6 +35,10 @@ from aot.toolchain import Machine
 if TYPE_CHECKING:
     from aot.artifact import Prepared
 
+ATTENTION = "attention"
+"""The plugin that is looked for in the final graph and not in the model, so that any graph can have it."""
+Attention = Literal["asked", "measured", "never"]
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -42,6 +47,8 @@ class Plan:
     backend None and targets empty: nothing here can build an engine, so the result is a prepared artifact.
     meant: where nothing is built, the targets that kernels of plugins are compiled for all the same; None for a backend
     that launches none.
+    attention: whether the engine launches the kernel of plugin `attention`: wherever it can, where that was measured to
+    be faster, or never.
     project: the folder whose `plugins/` are looked up first; it belongs to this machine, so it is not kept.
     """
 
@@ -57,6 +64,7 @@ class Plan:
     project: Path | None = None
     surgery: Surgery = field(default_factory=Surgery)
     meant: tuple[str, ...] | None = ()
+    attention: Attention = "measured"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; `from_json` restores an equal plan, without its project."""
@@ -71,6 +79,7 @@ class Plan:
             "verify": self.verify.model_dump(mode="json"),
             "route": self.route,
             "surgery": self.surgery.model_dump(mode="json"),
+            "attention": self.attention,
         }
 
     @classmethod
@@ -93,6 +102,7 @@ class Plan:
                 verify=Verify.model_validate(data["verify"]),
                 route=data.get("route", "onnx"),
                 surgery=Surgery.model_validate(data.get("surgery", {})),
+                attention=data.get("attention", "measured"),
             )
         except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
             raise ArtifactError(
@@ -186,6 +196,7 @@ def decide(request: Request, choices: Choices, spec: ModelSpec) -> Plan:
         project=choices.project,
         surgery=request.surgery,
         meant=choices.meant,
+        attention=_attention(request.patterns, "measured"),
     )
 
 
@@ -212,10 +223,11 @@ def decide_finish(request: Request, prepared: Prepared) -> Plan:
             where=f"--calibration {request.calibration}",
             fix="leave it away, or build from the model",
         )
-    if request.patterns.plugins:
+    others = [name for name in request.patterns.plugins if name != ATTENTION]
+    if others:
         raise UsageError(
             "the artifact is exported already, and patterns are looked for in the model",
-            where=f"--plugin {request.patterns.plugins[0]}",
+            where=f"--plugin {others[0]}",
             fix="leave it away, or build from the model",
         )
     project = Path.cwd()
@@ -247,7 +259,14 @@ def decide_finish(request: Request, prepared: Prepared) -> Plan:
         budget=budget,
         verify=file.verify if given else plan.verify,
         project=project,
+        attention=_attention(request.patterns, plan.attention),
     )
+
+
+def _attention(asked: Patterns, otherwise: Attention) -> Attention:
+    if ATTENTION in asked.plugins:
+        return "asked"
+    return otherwise if asked.measured else "never"
 
 
 def place(

@@ -293,7 +293,7 @@ class _Making:
         )
         for index, (value, shape) in enumerate(zip(made.outputs, shapes, strict=True)):
             value.name = f"{name}_{index}"
-            value.shape, value.dtype = shape, dtype
+            value.shape, value.type = shape, None if dtype is None else ir.TensorType(dtype)
         assert node.graph is not None
         node.graph.insert_before(node, made)
         return made.outputs

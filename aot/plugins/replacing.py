@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aot.plan import Plan
 
 PART = "PATTERNS"
+ATTENTION = "aot::attention"
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -85,7 +86,10 @@ def decided(asked: Patterns, plan: Plan) -> Replacing:
     for name in asked.plugins:
         if name not in files:
             raise unknown("plugin", name, files)
-        if PART not in read(files[name]).lines:
+        header = read(files[name])
+        if header.qualified == ATTENTION and PART not in header.lines:
+            continue  # it is looked for in the final graph: see stages/attention.py
+        if PART not in header.lines:
             raise UsageError(
                 f"plugin {name} does not say what it replaces",
                 where=str(files[name]),
@@ -97,11 +101,12 @@ def decided(asked: Patterns, plan: Plan) -> Replacing:
     measured = {}
     if asked.measured and target is not None and _launches(plan):
         measured = {name: file for name, file in files.items() if _is_measured(file, target, plan.project)}
-    chosen = {name: files[name] for name in (*asked.plugins, *measured)}
+    plugins = tuple(name for name in asked.plugins if PART in read(files[name]).lines)
+    chosen = {name: files[name] for name in (*plugins, *measured)}
     if not chosen:
         return NOTHING
     return Replacing(
-        asked.plugins,
+        plugins,
         tuple(measured),
         target,
         product,
@@ -119,12 +124,18 @@ def _launches(plan: Plan) -> bool:
 
 def _is_measured(file: Path, target: str, project: Path | None) -> bool:
     """Whether it says what it replaces, and an engine has been timed with and without it."""
+    header = timed(file, target, project)
+    return header is not None and PART in header.lines
+
+
+def timed(file: Path, target: str, project: Path | None) -> Header | None:
+    """The plugin of that file, if an engine on `target` has been timed with and without it."""
     places = (file.parent, *([project / "plugins"] if project is not None else []))
     if not any(tuned.file_of(file.stem, place).is_file() for place in places):
-        return False
+        return None
     header = read(file)
     found, _ = tuned.entries(header, project)
-    return PART in header.lines and any(one.target == target and one.expanded_ms is not None for one in found)
+    return header if any(one.target == target and one.expanded_ms is not None for one in found) else None
 
 
 def _digest(file: Path, project: Path | None) -> str:

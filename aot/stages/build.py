@@ -14,12 +14,13 @@ from aot import content, routes, toolchain
 from aot.backend import Job
 from aot.declaration import ModelSpec
 from aot.errors import GraphError
-from aot.form import form_for, formed
+from aot.form import Form, form_for, formed
 from aot.plan import Plan
 from aot.plugins.expanding import expanded, launched
 from aot.profile import as_json
 from aot.records import KERNELS, LAUNCHED, Engine, Kernels, QuantizedGraph
 from aot.run import Run
+from aot.stages.attention import formed_by, formed_in
 from aot.stages.kernels import custom_ops
 from aot.stages.program import convert
 from aot.store import sha256
@@ -33,7 +34,8 @@ def build_engine(
     run: Run, final: QuantizedGraph, spec: ModelSpec, plan: Plan, target: str, kernels: Kernels | None = None
 ) -> Engine:
     """Build the engine for one target. facts: see records.Engine, and timing_cache, plugins (name -> SHA-256),
-    attention_operators (how many nodes the form made of attention), expanded (ops whose functions took their place),
+    attention_operators (how many nodes the form made of attention), attention_kernels (how many of these are launched,
+    where kernels of attention were looked for), expanded (ops whose functions took their place),
     kernels (those that it launches: see records.Kernels, with target and needs_python).
 
     kernels: of the graph's plugins for this target; a backend that launches none leaves them alone.
@@ -49,12 +51,17 @@ def build_engine(
     launching = backend.launches(backend.version())
     kernels = None if launching is None else kernels
     functions = _expanded(run, final, backend.name, kernels) if through_onnx else []
+    sites = formed_by(kernels, plan)
+    if kernels is not None and sites:
+        plugins |= {"attention": next(one["source"] for one in kernels.facts["kernels"] if sites[0] in one["nodes"])}
     if functions and launching is None:
         run.progress.warn(
             f"{backend.title} launches no kernels of plugins yet: "
             + "; ".join(f"{name} became the ops of its reference" for name in functions)
         )
-    form = form_for(backend.name, backend.version(), target, plan.precision)
+    form = Form("kernel", sites) if sites else form_for(backend.name, backend.version(), target, plan.precision)
+    # Kernels are launched by the nodes that attention becomes; the operator may be made of attention in functions.
+    early, late = (form, Form()) if sites else (Form(), form)
     job = Job(final.model, spec, plan.precision, plan.profiles, target, plan.engine)
     # Kernels are timed on one GPU under one driver, and the engine holds what was best there.
     timed = {"gpu": machine.gpu.name, "driver": machine.driver} if backend.name == "tensorrt" and machine.gpu else None
@@ -64,15 +71,18 @@ def build_engine(
         if through_onnx:
             caches = TimingCaches(run.store) if plan.engine.timing_cache else None
             with (
-                launched(final.model, backend, kernels.by_node() if kernels else {}, folder) as called,
+                formed(final.model, early, folder) as (whole, attentions),
+                launched(whole, backend, kernels.by_node() if kernels else {}, folder) as called,
                 expanded(called, functions, folder) as plain,
-                formed(plain, form, folder) as (graph, operators),
+                formed(plain, late, folder) as (graph, operators),
             ):
                 backend.check_graph(graph)
                 built = backend.build(replace(job, graph=graph), file, caches, run.progress)
             if kernels and launching == "python":
                 shutil.copy(kernels.path / KERNELS, file.with_suffix(LAUNCHED))
             facts = {**built, "attention_operators": operators}
+            if kernels and "attention" in kernels.facts:
+                facts["attention_kernels"] = attentions
         else:
             facts = dict(convert(job, file))
         return {
@@ -85,7 +95,7 @@ def build_engine(
             "sha256": sha256(file),
             "plugins": plugins,
             **({"expanded": functions} if functions else {}),
-            **({"kernels": _launched(kernels, launching == "python")} if kernels else {}),
+            **({"kernels": _launched(kernels, plan, launching == "python")} if kernels else {}),
             **facts,
         }
 
@@ -137,11 +147,16 @@ def _expanded(run: Run, final: QuantizedGraph, backend: str, kernels: Kernels | 
     if backend == "onnxruntime":
         return []
     served: Counter[str] = Counter()
+    formed = set(formed_in(kernels))  # these are not nodes of the final graph
     for one in kernels.facts["kernels"] if kernels is not None else ():
-        served[one["plugin"]] += len(one["nodes"])
+        served[one["plugin"]] += len(set(one["nodes"]) - formed)
     ops = [op for op in custom_ops(run, final) if op["function"]]
     return sorted(op["op_type"] for op in ops if op["nodes"] > served[f"{op['domain']}::{op['op_type']}"])
 
 
-def _launched(kernels: Kernels, python: bool) -> list[dict[str, Any]]:
-    return [{**one, "target": kernels.target, "needs_python": python} for one in kernels.facts["kernels"]]
+def _launched(kernels: Kernels, plan: Plan, python: bool) -> list[dict[str, Any]]:
+    unused = set(formed_in(kernels)) - set(formed_by(kernels, plan))
+    groups = [
+        {**one, "nodes": [node for node in one["nodes"] if node not in unused]} for one in kernels.facts["kernels"]
+    ]
+    return [{**one, "target": kernels.target, "needs_python": python} for one in groups if one["nodes"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from aot.plugins.schema import NODE_TYPES
 from aot.plugins.sizes import Varies
 from aot.records import KERNELS, Kernels, QuantizedGraph
 from aot.run import Run
+from aot.stages import attention as attentions
 from aot.store import sha256
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ def carrying(run: Run, prepared: Prepared, plan: Plan) -> Prepared:
     built from it elsewhere."""
     backend = backends.get(plan.backend or "tensorrt")
     if plan.route != routes.ONNX or backend.launches(backend.version()) is None:
+        if plan.attention == "asked":
+            run.progress.warn(f"{backend.title} launches no kernels of plugins, so attention stays as it is")
         return prepared
     targets = plan.targets or plan.meant or ()
     held = {one.target: one for one in prepared.kernels}
@@ -43,6 +47,8 @@ def carrying(run: Run, prepared: Prepared, plan: Plan) -> Prepared:
         if found is not None:
             held[target] = found
     ops = [op["op_type"] for op in custom_ops(run, prepared.final) if op["plugin"]]
+    if plan.attention == "asked":
+        ops.append(attentions.NAME)
     if ops and not targets and not held and plan.meant is not None:
         run.progress.warn(
             f"no target was named, so no kernel of {', '.join(ops)} was compiled: --target sm89, say, takes one "
@@ -60,16 +66,35 @@ def kernels(
     are needed for them. What is left without a kernel is told, with the reason and what to do. Raises PluginError for
     what is the plugin's own fault.
     """
-    ops = [op for op in custom_ops(run, final) if op["plugin"]]
+    ops = [op["op_type"] for op in custom_ops(run, final) if op["plugin"]]
     found = next((one for one in carried if one.target == target), None)
-    if found is None and ops:
-        found = _compiled(run, final, plan, target, [op["op_type"] for op in ops])
-    for one in found.left if found is not None else ():
+    if found is None or _lacks_attention(found, plan, ops):
+        attention = attentions.wanted(plan, target)
+        if ops or attention is not None:
+            found = _compiled(run, final, plan, target, ops, attention) or found
+    if found is None:
+        return None
+    for one in found.left:
         _tell(run, one["op"], target, one["why"])
-    return found
+    known = found.facts.get("attention", {"formed": [], "left": []})
+    for one in known["left"]:
+        if one["told"] and plan.attention != "never":
+            _tell_attention(run, target, one["why"], len(one["nodes"]))
+    if plan.attention == "asked" and not known["formed"] and not known["left"]:
+        _tell_attention(run, target, "none was found in the graph, or no kernel of it was brought along", 0)
+    return found if ops or known["formed"] or plan.attention == "asked" else None
 
 
-def _compiled(run: Run, final: QuantizedGraph, plan: Plan, target: str, ops: Sequence[str]) -> Kernels | None:
+def _lacks_attention(carried: Kernels, plan: Plan, ops: Sequence[str]) -> bool:
+    """Whether attention is asked for now, was not when the kernels were compiled, and all can be compiled here."""
+    here = content.names("plugins", plan.project)
+    able = toolchain.version("triton") is not None and all(op in here for op in ops)
+    return plan.attention == "asked" and "attention" not in carried.facts and able
+
+
+def _compiled(
+    run: Run, final: QuantizedGraph, plan: Plan, target: str, ops: Sequence[str], attention: Header | None
+) -> Kernels | None:
     files = content.names("plugins", plan.project)
     here = {op: headers.read(files[op]) for op in ops if op in files}
     lacking = None
@@ -84,12 +109,15 @@ def _compiled(run: Run, final: QuantizedGraph, plan: Plan, target: str, ops: Seq
         why = lacking or (None if op in here else f"plugins/{op}.py is not here")
         if why is not None:
             _tell(run, op, target, why)
-    if lacking or not here:
+    if lacking and attention is not None and plan.attention == "asked":
+        _tell_attention(run, target, lacking, 0)
+    if lacking or not (here or attention):
         return None
     gpu = toolchain.machine().gpu
     # Several products have one target, and the fastest config may differ between them.
     name = gpu.name if gpu is not None and gpu.target == target else None
-    for header in here.values():
+    used = {**here, **({attention.name: attention} if attention is not None else {})}
+    for header in used.values():
         for stale in tuned.entries(header, plan.project)[1]:
             run.progress.warn(stale)
 
@@ -101,7 +129,13 @@ def _compiled(run: Run, final: QuantizedGraph, plan: Plan, target: str, ops: Seq
         for header in here.values():
             nodes = plugin_nodes(model, header)
             made += zip(nodes, _of_one(header, nodes, target, name, plan.project), strict=True)
-        return _written(folder, target, made, {op: header.qualified for op, header in here.items()})
+        facts = {}
+        if attention is not None:
+            of_one = partial(_of_one, attention, target=target, gpu=name, project=plan.project)
+            formed = attentions.of(model, attention, plan, target, name, of_one)
+            made += formed.made
+            facts["attention"] = formed.facts()
+        return {**_written(folder, target, made, {op: one.qualified for op, one in used.items()}), **facts}
 
     return run.stage(
         Kernels,
@@ -110,7 +144,8 @@ def _compiled(run: Run, final: QuantizedGraph, plan: Plan, target: str, ops: Seq
         config={
             "target": target,
             "gpu": name,
-            "plugins": {op: _digests(header, plan.project) for op, header in here.items()},
+            "plugins": {op: _digests(header, plan.project) for op, header in used.items()},
+            **({"attention": plan.attention} if attention is not None else {}),
         },
         inputs=[final],
         tools=("triton",),
@@ -192,6 +227,11 @@ def _written(
 
 def _tell(run: Run, op: str, target: str, why: str) -> None:
     run.progress.warn(f"{op} runs as the ops of its reference on {target}: {why}")
+
+
+def _tell_attention(run: Run, target: str, why: str, places: int) -> None:
+    where = f" in {places} place{'s' * (places > 1)}" if places else ""
+    run.progress.warn(f"attention stays two MatMuls and a Softmax{where} on {target}: {why}")
 
 
 def custom_ops(run: Run, final: QuantizedGraph) -> list[dict[str, Any]]:

@@ -1,0 +1,108 @@
+"""Attention of a final graph as kernels of the plugin aot::attention: asked for, or measured to be faster.
+
+The sites are found in the graph alone, so it does not matter what that was exported from. The rewrite itself is made
+for the build (`aot.form`); here it is made in memory, for the nodes that there will be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from aot import content
+from aot.plugins import header as headers
+from aot.plugins import tuned
+from aot.plugins.compiling import Compiled
+from aot.plugins.header import Header
+from aot.plugins.nodes import PluginNode, plugin_nodes
+from aot.plugins.replacing import timed
+from aot.records import Kernels
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from aot.plan import Plan
+
+NAME = "attention"
+_QUALIFIED = f"aot::{NAME}"
+
+Compile = Callable[[Sequence[PluginNode]], Sequence[tuple[Compiled, ...] | str]]
+"""The kernels of each node, or why it has none."""
+
+
+@dataclass
+class Attention:
+    """What became of a graph's attention. made: the nodes with their kernels. left: reasons -> names of nodes, in a
+    graph where they stay two MatMuls and a Softmax. quiet: reasons that are no news."""
+
+    made: list[tuple[PluginNode, tuple[Compiled, ...]]] = field(default_factory=list)
+    left: dict[str, list[str]] = field(default_factory=dict)
+    quiet: set[str] = field(default_factory=set)
+
+    def leave(self, name: str, why: str, *, quiet: bool = False) -> None:
+        """Count a site that stays."""
+        self.left.setdefault(why, []).append(name)
+        if quiet:
+            self.quiet.add(why)
+
+    def facts(self) -> dict[str, Any]:
+        """See `records.Kernels`."""
+        return {
+            "formed": [node.name for node, _ in self.made],
+            "left": [{"why": why, "nodes": nodes, "told": why not in self.quiet} for why, nodes in self.left.items()],
+        }
+
+
+def wanted(plan: Plan, target: str) -> Header | None:
+    """The plugin, where the plan asks for it or an engine on `target` was timed with and without it."""
+    file = content.names("plugins", plan.project).get(NAME)
+    if file is None or plan.attention == "never" or (plan.attention == "measured" and plan.precision == "fp32"):
+        return None
+    header = headers.read(file) if plan.attention == "asked" else timed(file, target, plan.project)
+    return header if header is not None and header.qualified == _QUALIFIED else None
+
+
+def of(model: ir.Model, header: Header, plan: Plan, target: str, gpu: str | None, compiled: Compile) -> Attention:
+    """What becomes kernels in the graph, which is rewritten in place."""
+    from aot.graph import run_passes
+    from aot.passes.attention_kernel import attention_kernel
+
+    before = {node.name for node in plugin_nodes(model, header)}
+    (done,) = run_passes([attention_kernel], model)
+    asked = plan.attention == "asked"
+    found = Attention()
+    for name, why in done.skipped.items():
+        found.leave(name, why, quiet=not asked)
+    nodes = []
+    for node in plugin_nodes(model, header):
+        if node.name in before:
+            continue
+        won = True if asked or node.call is None else _wins(header, plan, target, gpu, node)
+        if won:
+            nodes.append(node)
+        elif won is None:
+            found.leave(node.name, f"not measured on {target} at these sizes: aot plugin tune {NAME}", quiet=True)
+        else:
+            found.leave(node.name, f"measured to be no faster on {target}", quiet=True)
+    for node, made in zip(nodes, compiled(nodes), strict=True):
+        if isinstance(made, str):
+            found.leave(node.name, made)
+        else:
+            found.made.append((node, made))
+    return found
+
+
+def _wins(header: Header, plan: Plan, target: str, gpu: str | None, node: PluginNode) -> bool | None:
+    assert node.call is not None
+    return tuned.wins(header, target, node.call.dtypes, node.call.shapes, gpu=gpu, project=plan.project)
+
+
+def formed_in(kernels: Kernels | None) -> tuple[str, ...]:
+    """The nodes that attention can become with these kernels, by name."""
+    return tuple(kernels.facts.get("attention", {}).get("formed", ())) if kernels is not None else ()
+
+
+def formed_by(kernels: Kernels | None, plan: Plan) -> tuple[str, ...]:
+    """Those that it becomes in an engine of this plan, which may leave kernels alone that were brought along."""
+    return formed_in(kernels) if plan.attention != "never" else ()

@@ -120,7 +120,7 @@ def kernel(
         else:
             one = tl.load(a, mask=step[None, :] < DEPTH - start, other=0)
             other = tl.load(b, mask=step[:, None] < DEPTH - start, other=0)
-        total = tl.dot(one, other, total)
+        total = tl.dot(one, other, total, out_dtype=total.dtype)
         a += DEEP
         b += DEEP
     inside = (row[:, None] < rows - top) & (column[None, :] < WIDTH - left)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -122,14 +123,27 @@ def _kernel(
             return triton.compile(source, target=target, options=options | {"ptx_version": needed})
     except (CompilationError, UnsupportedLanguageConstruct) as error:
         line = plugin.lines["kernel"] + max((error.node.lineno if error.node is not None else 1) - 1, 0)
-        said = str(error.error_message or error.__cause__ or error).strip()
         raise PluginError(
-            f"plugin {plugin.name}: the kernel does not compile: {' '.join(said.split())}",
+            f"plugin {plugin.name}: the kernel does not compile: {reason_of(error)}",
             where=f"{plugin.file}:{line}",
         ) from error
     except (PTXASError, RuntimeError, AssertionError, ValueError, TypeError, KeyError) as error:
         said = " ".join(str(error).split())[:500]
         raise plugin.error(f"the kernel does not compile: {type(error).__name__}: {said}", "kernel") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """What the compiler says, or its first cause; where that says nothing, as a bare assertion does, the line of it.
+
+    Triton's errors are of nested calls, with the message apart from the text, which is a piece of the kernel.
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    said = " ".join(str(getattr(error, "error_message", None) or error).split())
+    if said:
+        return said[:500]
+    line = traceback.extract_tb(error.__traceback__)[-1].line or "(no message)"
+    return f"{type(error).__name__}: {line.strip()}"
 
 
 def _assembled(code: str, capability: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from triton.compiler.errors import CompilationError
 
 from aot.cli import _main as cli
 from aot.cli.plugin import DEFAULT_TARGETS
@@ -63,9 +64,10 @@ def test_a_kernel_takes_its_inputs_scalars_and_outputs_and_nothing_more(
 
 
 def test_every_load_is_of_16_bytes(compiled: dict[tuple[str, str], Compiled]) -> None:
-    """1024 values of FP16 over 128 threads are 8 a thread."""
+    """1024 values of FP16 over 128 threads are 8 a thread. Rows are read once, and leave the L1 cache to the weight."""
     loads = re.findall(r"ld\.global\S*", compiled["sm90", "float16"].code)
-    assert loads == ["ld.global.v4.b32"] * 3
+    assert [load.endswith(".v4.b32") for load in loads] == [True] * 3  # x, residual, weight
+    assert sum("L1::evict_first" in load for load in loads) == 2
 
 
 def test_grid_scalars_and_shapes_are_expressions_of_the_sizes(compiled: dict[tuple[str, str], Compiled]) -> None:
@@ -147,6 +149,21 @@ def test_a_kernel_that_cannot_be_had_is_refused_with_the_reason_and_the_line(
         expected = int(line_of(file, "count = power_of").rpartition(":")[2])
     number = int(str(caught.value.where).removeprefix(f"{file}:").partition(":")[0])
     assert abs(number - expected) <= 1  # the decorator, or the function below it
+
+
+def test_a_reason_is_the_compilers_words_or_the_line_that_asserts() -> None:
+    def refused(raised: Exception) -> str:
+        try:
+            try:
+                raise raised
+            except Exception as cause:
+                raise CompilationError("    total = dot(a, b)", None, None) from cause
+        except CompilationError as error:
+            return _compiler.reason_of(error)
+
+    assert refused(ValueError("both operands\nmust be INT8")) == "both operands must be INT8"
+    assert refused(CompilationError("", None, "shapes differ")) == "shapes differ"
+    assert refused(AssertionError()) == "AssertionError: raise raised"
 
 
 def test_compile_writes_code_and_launch_side_by_side(

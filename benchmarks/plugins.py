@@ -8,17 +8,24 @@ uses its GPU. At each size the tools run in turns, as CUDA graphs, with the L2 c
 something cannot be captured, its launches are timed, and the row says so. aot is the fastest of CONFIGS, as TensorRT
 takes it, or of what tuning tries of a SPACE; with --tune that is kept in plugins/tuned/. Errors are of an output's
 largest magnitude, against the reference. With --engines TensorRT builds each op without its plugin and runs in the same
-turns; with --tune this is kept too, for it says where the plugin wins. Writes benchmarks/results/plugins.json and the
-table in benchmarks/README.md.
+turns; with --tune this is kept too, for it says where the plugin wins. Writes benchmarks/results/plugins.json, after
+each plugin, and the table in benchmarks/README.md; what SIGTERM or the end of the --budget leaves out stays as it was
+kept, and --resume goes on there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import multiprocessing
+import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,20 +45,24 @@ from aot.plugins.header import Header, read
 NAME = "plugins"
 BUILDERS = 8
 """How many processes build engines side by side: each holds TensorRT's kernels in memory."""
+WRITING = threading.Lock()
+"""Held while a result is written."""
 
 
 def measure(headers: Sequence[Header], arguments: argparse.Namespace, worker: Any = Worker) -> bool:
     """Measure plugins; rows are written as they come. Whether every kernel ran."""
+    until = time.monotonic() + (arguments.budget or math.inf)
     from plugins import measure as work
 
     folder, unbuilt = Path(tempfile.mkdtemp(prefix="aot-engines-")), dict[str, list[str]]()
-    fresh = {header.name for header in headers}
-    rows = [row for row in page.kept(arguments.name) if row["plugin"] not in fresh | {"roofline"}]
+    rows = page.kept(arguments.name)
+    left_out: list[str] = []
     workers = [(header, worker(place % arguments.gpus, daemon=False)) for place, header in enumerate(headers)]
 
     def prepare(one: tuple[Header, Any]) -> str | None:
         try:
-            one[1].call(work.prepare, (one[0].file, arguments.seconds), 2 * arguments.seconds + 60)
+            seconds = min(arguments.seconds, (until - time.monotonic()) / 4)
+            one[1].call(work.prepare, (one[0].file, seconds), 2 * seconds + 60)
         except RuntimeError as error:
             one[1].close()
             return str(error)
@@ -70,20 +81,26 @@ def measure(headers: Sequence[Header], arguments: argparse.Namespace, worker: An
 
     def serve(gpu: int) -> None:
         for place, (header, one) in enumerate(workers):
-            if place % arguments.gpus == gpu and failed[place] is None:
-                keep(header, *_answer(header, one, work.measure, folder, arguments.timeout))
-                one.close()
+            if place % arguments.gpus != gpu or failed[place] is not None:
+                continue
+            seconds = min(arguments.timeout, until - time.monotonic())
+            if seconds > 0:
+                keep(header, *_answer(header, one, work.measure, folder, seconds))
+            else:
+                left_out.append(header.name)
+            one.close()
 
     def keep(header: Header, found: list[dict[str, Any]], entries: list[dict[str, Any]]) -> None:
         found = found + [
             {"plugin": header.name, "tool": "tensorrt", "reason": why} for why in unbuilt.get(header.name, ())
         ]
-        rows.extend(found)
-        for row in found:
-            print(json.dumps(row), flush=True)
-        write(arguments.name, sorted(rows, key=lambda row: (row["plugin"] != "roofline", row["plugin"])))
-        if arguments.tune and entries:
-            tuned.write(header, ROOT / "plugins", [tuned.Entry.from_json(entry) for entry in entries])
+        with WRITING:
+            rows[:] = [row for row in rows if row["plugin"] != header.name] + found
+            for row in found:
+                print(json.dumps(row), flush=True)
+            write(arguments.name, sorted(rows, key=lambda row: (row["plugin"] != "roofline", row["plugin"])))
+            if arguments.tune and entries:
+                tuned.write(header, ROOT / "plugins", [tuned.Entry.from_json(entry) for entry in entries])
 
     with ThreadPoolExecutor(max(len(workers), 1)) as pool:
         failed = list(pool.map(prepare, workers))
@@ -92,7 +109,8 @@ def measure(headers: Sequence[Header], arguments: argparse.Namespace, worker: An
             list(pool.map(build, range(len(workers))))
     first = worker(0)
     try:
-        rows.extend(first.call(work.roofline, (), 120))
+        ceilings = first.call(work.roofline, (), 120)
+        rows[:] = [row for row in rows if row["plugin"] != "roofline"] + ceilings
     except RuntimeError as error:
         print(f"no roofline: {error}", file=sys.stderr)
     first.close()
@@ -102,15 +120,29 @@ def measure(headers: Sequence[Header], arguments: argparse.Namespace, worker: An
     with ThreadPoolExecutor(arguments.gpus) as pool:
         list(pool.map(serve, range(arguments.gpus)))
     shutil.rmtree(folder)
-    return not any("reason" in row for row in rows if row["tool"] == "aot")
+    if left_out:
+        print(f"no time was left for {', '.join(left_out)}; --resume goes on", file=sys.stderr)
+    return not left_out and not any("reason" in row for row in rows if row["tool"] == "aot")
 
 
 def _answer(header: Header, worker: Any, function: Any, folder: Path, timeout: float) -> tuple[list[Any], list[Any]]:
     try:
-        answer = worker.call(function, (folder,), timeout)
+        answer = worker.call(function, (folder, timeout), timeout)
     except RuntimeError as error:
         return [{"plugin": header.name, "tool": "aot", "reason": str(error)}], []
     return answer["rows"], answer["entries"]
+
+
+def stopped(*_: Any) -> None:
+    """On SIGTERM: end when what is being written is whole. A thread waits for that, for this one may be writing."""
+
+    def end() -> None:
+        with WRITING:
+            for child in multiprocessing.active_children():
+                child.kill()
+            os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=end).start()
 
 
 def main() -> int:
@@ -124,10 +156,12 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=1, help="how many GPUs work side by side")
     parser.add_argument("--seconds", type=float, default=60, help="for torch.compile, of each plugin (default: 60)")
     parser.add_argument("--timeout", type=float, default=60, help="seconds for timing one plugin (default: 60)")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="for everything together (default: no limit)")
     parser.add_argument(
         "--name", default=NAME, help=f"the result's name; of {NAME}, the default, the page shows the table"
     )
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, stopped)
     code = 0
     if not arguments.table:
         headers = [read(file.resolve()) for _, file in sorted(content.names("plugins").items())]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,22 @@ def test_what_a_plugin_is_measured_against_computes_its_reference(name: str) -> 
             assert compared(got.to(right.dtype), right) == (pytest.approx(0.0, abs=5e-5), None), tool
 
 
+@pytest.mark.parametrize("name", MEASURED)
+def test_inputs_are_the_same_each_time_they_are_made_and_nobody_elses_random_numbers_change(name: str) -> None:
+    one, op = plugin(name), cases.CASES[name]
+    sizes, attributes = aot_cases.base(one)
+    chosen = next(iter(one.schema.combinations()))
+    trial = aot_cases.Trial(aot_cases.shapes(one, {**sizes, **SMALL.get(name, {})}), chosen, attributes)
+    for sample in (op.sample, None):
+        before = torch.get_rng_state()
+        first = sampled(one, trial, "cpu", sample)
+        assert torch.equal(torch.get_rng_state(), before)
+        torch.rand(3)
+        second = sampled(one, trial, "cpu", sample)
+        for key, tensor in first.items():
+            assert torch.equal(tensor.float(), second[key].float()), key
+
+
 def test_sizes_of_a_plugin_without_a_case_follow_from_its_shapes(tmp_path: Path) -> None:
     one = load(write(tmp_path, "triple"))
     found = measure.derived(one, ["..."])
@@ -100,7 +118,7 @@ class Compiled:
 
     def begin(self, *_: Any) -> None: ...
 
-    def compiled(self, plugin: Plugin, trial: Any, vary: Any, config: Any) -> Any:
+    def compiled(self, plugin: Plugin, trial: Any, vary: Any, config: Any, timeout: Any = None) -> Any:
         return config
 
     def bound(self, made: Any, inputs: Any, outputs: Any) -> Any:
@@ -122,7 +140,7 @@ def test_each_size_has_a_row_for_every_tool_and_an_entry_with_the_engines_time(
     def broken(x: Any, shift: float) -> Any:
         raise RuntimeError("no kernel")
 
-    def in_turns(runs: Any, seconds: float = 0.0) -> list[list[float]]:
+    def in_turns(runs: Any, seconds: float = 0.0, hopeless: float = 0.0) -> list[list[float]]:
         for one in runs:
             one()
         return [[float(place)] * 15 for place in range(len(runs), 0, -1)]
@@ -139,7 +157,7 @@ def test_each_size_has_a_row_for_every_tool_and_an_entry_with_the_engines_time(
     monkeypatch.setitem(cases.CASES, "triple", op)
     (tmp_path / "triple-0.plan").write_bytes(b"plan")
 
-    found = measure.Bench(file).measured(tmp_path)
+    found = measure.Bench(file).measured(tmp_path, 60.0)
 
     by_tool = {one["tool"]: one for one in found["rows"]}
     assert {tool: one.get("ms") for tool, one in by_tool.items()} == {
@@ -153,6 +171,8 @@ def test_each_size_has_a_row_for_every_tool_and_an_entry_with_the_engines_time(
     (entry,) = found["entries"]
     assert (entry["ms"], entry["expanded_ms"], entry["tried"]) == (5.0, 1.0, 2)
     assert entry["bucket"] == {"...": 2, "width": 8}
+    late = measure.Bench(file).measured(tmp_path, 0.0)
+    assert [(one["tool"], one["reason"]) for one in late["rows"]] == [("aot", "no time was left")]
 
 
 def test_rows_are_written_as_they_come_and_what_fails_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +204,7 @@ def test_rows_are_written_as_they_come_and_what_fails_is_a_row(tmp_path: Path, m
         def close(self) -> None: ...
 
     class Options:
-        name, gpus, seconds, timeout, engines, tune = "plugins", 2, 1.0, 1.0, True, True
+        name, gpus, seconds, timeout, engines, tune, budget = "plugins", 2, 1.0, 1.0, True, True, None
 
     assert not module.measure(headers, Options, Stub)
     assert len(written) == 3
@@ -198,6 +218,52 @@ def test_rows_are_written_as_they_come_and_what_fails_is_a_row(tmp_path: Path, m
         ("rotary", "aot", None, 0.5),
         ("rotary", "tensorrt", "RuntimeError: not parsed", None),
     }
+
+
+def test_a_budget_that_is_over_leaves_what_was_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = script()
+    monkeypatch.setattr(module, "write", lambda name, rows: pytest.fail("nothing was measured"))
+    before = [row("aot", 9.0, plugin="rotary")]
+    monkeypatch.setattr(module.page, "kept", lambda name: before)
+
+    class Slow:
+        def __init__(self, gpu: int, daemon: bool = True) -> None: ...
+
+        def call(self, function: Any, arguments: Any, timeout: float) -> Any:
+            assert function is not measure.measure
+            time.sleep(0.02)
+            return []
+
+        def close(self) -> None: ...
+
+    class Options:
+        name, gpus, seconds, timeout, engines, tune, budget = "plugins", 1, 1.0, 1.0, False, False, 0.01
+
+    assert not module.measure([read_of("rotary")], Options, Slow)
+    assert before == [row("aot", 9.0, plugin="rotary")]
+    assert "no time was left for rotary" in capsys.readouterr().err
+
+
+STOPPED = """
+import importlib.util, os, signal, sys, time
+sys.path.insert(0, {folder!r})
+spec = importlib.util.spec_from_file_location("benchmark_of_plugins", {script!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+with module.WRITING:
+    module.stopped()
+    time.sleep(0.3)
+    print("whole", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_signal_waits_for_what_is_being_written() -> None:
+    program = STOPPED.format(folder=str(SCRIPT.parent), script=str(SCRIPT))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stdout) == (143, "whole\n"), done.stderr
 
 
 def read_of(name: str) -> Any:

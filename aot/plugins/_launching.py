@@ -37,9 +37,16 @@ class Launcher:
         """Have the kernel of a run compiled. Raises PluginError where a compiler has ended."""
         self._compilers.begin(plugin, self._job(plugin, trial, vary), config)
 
-    def compiled(self, plugin: Plugin, trial: cases.Trial, vary: Sequence[str], config: Mapping[str, Any]) -> Compiled:
-        """The kernel of a run, waited for. Raises PluginError where it does not compile."""
-        return self._compilers.result(plugin, self._job(plugin, trial, vary), config)
+    def compiled(
+        self,
+        plugin: Plugin,
+        trial: cases.Trial,
+        vary: Sequence[str],
+        config: Mapping[str, Any],
+        timeout: float | None = None,
+    ) -> Compiled:
+        """The kernel of a run, waited for, at most `timeout` seconds. Raises PluginError where there is none then."""
+        return self._compilers.result(plugin, self._job(plugin, trial, vary), config, timeout)
 
     def _job(self, plugin: Plugin, trial: cases.Trial, vary: Sequence[str]) -> Job:
         free = symbolic(plugin, trial.shapes, vary)

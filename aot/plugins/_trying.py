@@ -99,13 +99,17 @@ def sampled(
     device: str = "cpu",
     sample: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Inputs of a trial, the same in every run: contiguous tensors on the device. sample: in place of the plugin's."""
+    """Inputs of a trial, the same in every call: contiguous tensors on the device. sample: in place of the plugin's.
+
+    What a `sample` draws from torch's own generators is the same, too; they are left as they were.
+    """
     import torch
 
     generator = torch.Generator(device).manual_seed(0)
     made: dict[str, torch.Tensor] = {}
     types = {one.name: getattr(torch, trial.chosen.get(one.kind, one.kind)) for one in plugin.schema.inputs}
-    with torch.device(device):
+    with torch.random.fork_rng([0] if device == "cuda" else []), torch.device(device):
+        torch.manual_seed(1)
         for name, dtype in types.items():
             shape = trial.shapes[name]
             if dtype.is_floating_point:

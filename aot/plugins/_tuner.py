@@ -10,6 +10,7 @@ import json
 import os
 import statistics
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 USUAL = 1 << 24
 """Elements of the largest tensor, where no size is given that says otherwise: some tens of microseconds of memory."""
+BUDGET = 120.0
+"""Seconds for one size in one choice of dtypes, compiling included; then the fastest so far is taken."""
+HOPELESS = 3.0
+"""A config that once took so many times as long as the fastest of its group is not timed again."""
 
 
 def main() -> None:
@@ -80,7 +85,8 @@ def _trials(plugin: Plugin, task: Mapping[str, Any]) -> list[tuple[Plugin, cases
 class Tuner:
     """One plugin at one size in one choice of dtypes, and what each config takes.
 
-    inputs: on the GPU; the plugin's own samples where they are left out.
+    inputs: on the GPU; the plugin's own samples where they are left out. budget: seconds from now on, after which no
+    further config is tried: the fastest so far is taken.
     """
 
     def __init__(
@@ -90,9 +96,11 @@ class Tuner:
         trial: cases.Trial,
         vary: Sequence[str],
         inputs: Sequence[torch.Tensor] | None = None,
+        budget: float = BUDGET,
     ) -> None:
         import torch
 
+        self._until = time.monotonic() + budget
         self.plugin = plugin
         self.trial = trial
         self.inputs = inputs or list(sampled(plugin, trial, _launching.DEVICE).values())
@@ -114,7 +122,9 @@ class Tuner:
         Raises PluginError, EngineError where it does not compile or run, and where its results are not those of the
         first config that ran, which `aot plugin check` holds against the reference.
         """
-        made = self._launcher.compiled(self.plugin, self.trial, self._vary, config)
+        # The first config that runs is waited for, however long it takes: without one there is nothing to keep.
+        left = None if self._right is None else max(self._until - time.monotonic(), 0.0)
+        made = self._launcher.compiled(self.plugin, self.trial, self._vary, config, left)
         launch = self._launcher.bound(made, self.inputs, self.outputs)
         waited(launch)
         if self._right is None:
@@ -135,13 +145,18 @@ class Tuner:
                 launches[place] = self.launch_of(config)
             except (PluginError, EngineError) as error:
                 self.reasons.append(" ".join(str(error).split()))
-        taken = dict(zip(launches, in_turns(list(launches.values())), strict=True)) if launches else {}
+        taken = (
+            dict(zip(launches, in_turns(list(launches.values()), hopeless=HOPELESS), strict=True)) if launches else {}
+        )
         self.measured += sum(map(len, taken.values()))
         return [statistics.median(taken[place]) if place in taken else None for place in range(len(configs))]
 
+    def _over(self) -> bool:
+        return time.monotonic() > self._until
+
     def entry(self) -> tuned.Entry:
         """The fastest config. Raises PluginError where none runs, with the first reason."""
-        found = search(self.plugin.configs, self.plugin.space, self.times)
+        found = search(self.plugin.configs, self.plugin.space, self.times, self._over)
         if found is None:
             raise PluginError(f"no config runs: {self.reasons[0]}")
         machine = toolchain.machine()

@@ -45,10 +45,12 @@ class Compilers:
                 raise header.error(_ENDED, "kernel") from error
         return self._begun[name]
 
-    def result(self, header: Header, job: Job, config: Mapping[str, Any]) -> Compiled:
-        """The kernel, waited for. Raises PluginError where it does not compile."""
+    def result(self, header: Header, job: Job, config: Mapping[str, Any], timeout: float | None = None) -> Compiled:
+        """The kernel, waited for, `timeout` seconds at most. Raises PluginError where it does not compile by then."""
         try:
-            answer = self.begin(header, job, config).result()
+            answer = self.begin(header, job, config).result(timeout)
+        except TimeoutError as error:
+            raise header.error("the kernel is not compiled in the time that there is", "kernel") from error
         except BrokenProcessPool as error:
             raise header.error(_ENDED, "kernel") from error
         if "error" in answer:

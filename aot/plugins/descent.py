@@ -29,19 +29,24 @@ class Found:
     tried: int
 
 
-def search(configs: Sequence[Config], space: Mapping[str, Sequence[Any]], times: Times) -> Found | None:
+def search(
+    configs: Sequence[Config],
+    space: Mapping[str, Sequence[Any]],
+    times: Times,
+    over: Callable[[], bool] = lambda: False,
+) -> Found | None:
     """The fastest config; None where none runs.
 
     configs: the best guess first; of equally fast ones the first is taken. space: name -> values; a config that lacks a
-    name has the first value.
+    name has the first value. over: asked between groups whether to stop with the fastest so far.
     """
     if not space:
         taken = [(ms, place) for place, ms in enumerate(times(configs)) if ms is not None]
         return Found(configs[min(taken)[1]], min(taken)[0], len(configs)) if taken else None
-    descent = _Descent(space, times)
+    descent = _Descent(space, times, over)
     for start in configs:
         descent.run({name: values[0] for name, values in space.items()} | dict(start))
-        if len(descent.tried) >= LEAST:
+        if len(descent.tried) >= LEAST or over():
             break
     return descent.fastest()
 
@@ -49,17 +54,20 @@ def search(configs: Sequence[Config], space: Mapping[str, Sequence[Any]], times:
 class _Descent:
     """Configs tried so far, by their text, with their milliseconds."""
 
-    def __init__(self, space: Mapping[str, Sequence[Any]], times: Times) -> None:
+    def __init__(self, space: Mapping[str, Sequence[Any]], times: Times, over: Callable[[], bool]) -> None:
         self._space = space
         self._times = times
+        self._over = over
         self.tried: dict[str, tuple[Config, float | None]] = {}
 
     def run(self, start: Config) -> None:
-        """Descend from `start`, until nothing gets faster or MOST configs were tried."""
+        """Descend from `start`, until nothing gets faster, MOST configs were tried, or time is over."""
         now = self._best([start])
         while len(self.tried) < MOST:
             before = now
             for name, values in self._space.items():
+                if self._over():
+                    return
                 now = self._best([now, *({**now, name: value} for value in values)])
             if now == before:
                 return

@@ -70,18 +70,28 @@ class Bench:
                 with suppress(PluginError):
                     self._launcher.compiled(self.plugin, case.trial, self.vary, config)
 
-    def measured(self, folder: Path) -> dict[str, Any]:
-        """{rows, entries}: one row for each size and tool; what tuning found. folder: with engines, if there are."""
+    def measured(self, folder: Path, seconds: float) -> dict[str, Any]:
+        """{rows, entries}: one row for each size and tool; what tuning found. folder: with engines, if there are.
+
+        seconds: for all of it. Tuning takes half of what is left for a size, at most; a size that begins too late to
+        be timed is a row that says so.
+        """
+        until = time.monotonic() + 0.9 * seconds
         rows: list[dict[str, Any]] = []
         entries: list[dict[str, Any]] = []
         for place, case in enumerate(self.cases):
             about = {"plugin": self.plugin.name, **case.about(), "derived": self.op is None}
+            left = until - time.monotonic()
+            if left <= 0:
+                rows.append({**about, "tool": "aot", "reason": "no time was left"})
+                continue
             try:
-                tuner = Tuner(self._launcher, self.plugin, case.trial, self.vary, list(case.named().values()))
+                named, share = case.named(), left / (len(self.cases) - place) / 2
+                tuner = Tuner(self._launcher, self.plugin, case.trial, self.vary, list(named.values()), share)
                 entry = tuner.entry()
                 own = {"config": entry.config, "tried": entry.tried}
                 launch, plan = tuner.launch_of(entry.config), _plan(folder, self.plugin, place)
-                found = case.measured(launch, tuner.outputs, own, plan)
+                found = case.measured(named, launch, tuner.outputs, own, plan)
                 rows += [about | row for row in found]
                 entries.append(asdict(_with_engine(entry, found)))
             except (AotError, *FOREIGN) as error:
@@ -139,10 +149,14 @@ class Case:
         self._functions[tool] = made
 
     def measured(
-        self, launch: Callable[[], None], outputs: Sequence[torch.Tensor], own: Mapping[str, Any], plan: Path
+        self,
+        named: Mapping[str, torch.Tensor],
+        launch: Callable[[], None],
+        outputs: Sequence[torch.Tensor],
+        own: Mapping[str, Any],
+        plan: Path,
     ) -> list[dict[str, Any]]:
-        """A row for each tool, all timed in turns."""
-        named = self.named()
+        """A row for each tool, all timed in turns. launch: from the inputs `named` to the outputs."""
         inputs = list(named.values())
         wanted = referred(self.plugin, named, self.trial.attributes)
         launch()
@@ -287,10 +301,13 @@ def prepare(file: Path, seconds: float) -> list[dict[str, Any]]:
     return [case.about() for case in _bench[0].cases]
 
 
-def measure(folder: Path) -> dict[str, Any]:
-    """Time what was compiled, and the engines in the folder. Raises RuntimeError where a kernel fails on the GPU."""
+def measure(folder: Path, seconds: float) -> dict[str, Any]:
+    """Time what was compiled, and the engines in the folder, in so many seconds.
+
+    Raises RuntimeError where a kernel fails on the GPU.
+    """
     try:
-        return _bench[0].measured(folder)
+        return _bench[0].measured(folder, seconds)
     except Stopped as stopped:
         raise RuntimeError(f"the kernel fails on the GPU: {stopped}") from stopped
 

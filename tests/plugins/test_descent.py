@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 import pytest
 
+from aot.plugins._timing import worth_repeating
 from aot.plugins.descent import LEAST, MOST, Config, search
 
 SPACE: dict[str, Sequence[Any]] = {
@@ -97,6 +99,19 @@ def test_a_descent_that_ends_early_begins_again_from_the_next_config() -> None:
     assert both is not None
     assert alone.tried < LEAST
     assert (alone.config, both.config, both.ms) == (near, far, 1.0)
+
+
+def test_where_time_is_over_the_best_so_far_is_taken() -> None:
+    timer = Timer(PLANTED[-1])
+    found = search([START, {**START, "rows": 2}], SPACE, timer, over=lambda: len(timer.groups) == 2)
+    assert found is not None
+    assert len(timer.groups) == 2  # the start, and every number of rows
+    assert found.config == min((one for group in timer.groups for one in group), key=timer.ms)
+
+
+def test_what_is_hopeless_at_first_is_not_timed_again() -> None:
+    assert worth_repeating([2.0, 6.0, 6.1, 2.5], 3.0) == [0, 1, 3]
+    assert worth_repeating([2.0, 900.0], math.inf) == [0, 1]
 
 
 def test_each_group_holds_the_best_so_far_to_be_compared_with() -> None:

@@ -114,7 +114,8 @@ class TestOnTheGpu:
         result = auto(fresh=True)
 
         summary = result.summary
-        assert (summary["precision"], summary["quantized"]["ops"], result.accepted) == ("fp8", 2, True)
+        # One of the two layers: the other has 16 output channels, which FP8 leaves wide.
+        assert (summary["precision"], summary["quantized"]["ops"], result.accepted) == ("fp8", 1, True)
         choice = summary["choice"]
         assert choice["reason"] == "2.00 times as fast as fp16; int8 1.33 times"
         assert (choice["on"], choice["sizes"]) == ("NVIDIA H200", [{"batch": 4}])

@@ -11,12 +11,15 @@
     CASES      what to check with where sizes hang together, as a width does with the number of heads: a dict each of
                sizes and attributes, the first with the attributes' defaults; may be left out
     CONFIGS    ways to run the kernel, the best guess first: num_warps, num_stages, maxnreg, and what `launch` reads
+    SPACE      name in a config -> values to try, where they are too many to list; `aot plugin tune` descends from
+               CONFIGS, one name at a time; may be left out
 
     reference(*inputs, *attributes)         in torch, the truth: computes in FP32 and returns the outputs' dtypes
     outputs(shapes, attributes)             the outputs' shapes, in order
     launch(shapes, attributes, config)      a Launch
     kernel                                  in Triton; parameters: inputs, scalars, outputs, constants, in this order
-    sample(inputs, attributes)              random inputs made into ones that occur; may be left out
+    sample(inputs, attributes)              random inputs made into ones that occur; torch's generators are seeded
+                                            for it; may be left out
     PATTERNS                                what the op replaces in a model that does not call it: functions in torch of
                                             its inputs, and of attributes that are numbers, where a model says them, or
                                             have a default here; each returns the outputs; may be left out

@@ -9,12 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
+# The kernels of plugins that a graph's nodes are, or that an engine launches, in a file beside it.
+KERNELS = ".kernels"
 # Elements. Larger weights are not written.
 LARGE = 1 << 14
 # Elements in a file of noise: more than any weight here has.
@@ -103,9 +106,10 @@ def build(graph: Path, dims: Dims, level: int = 3) -> tuple[bytes, float]:
     builder = trt.Builder(log)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, log)
-    if not parser.parse_from_file(str(graph)):
-        said = parser.get_error(0).desc() if parser.num_errors else last_lines(log.errors)
-        raise RuntimeError(f"not parsed: {said}")
+    with TemporaryDirectory() as folder:
+        if not parser.parse_from_file(str(_launching(graph, Path(folder)))):
+            said = parser.get_error(0).desc() if parser.num_errors else last_lines(log.errors)
+            raise RuntimeError(f"not parsed: {said}")
     config = builder.create_builder_config()
     config.builder_optimization_level = level
     config.clear_flag(trt.BuilderFlag.TF32)
@@ -122,6 +126,29 @@ def build(graph: Path, dims: Dims, level: int = 3) -> tuple[bytes, float]:
     if plan is None:
         raise RuntimeError(last_lines(log.errors, 3) or "the builder gives no engine")
     return bytes(memoryview(plan)), time.perf_counter() - started
+
+
+def _launching(graph: Path, folder: Path) -> Path:
+    """The graph with its kernels in the place of nodes, below `folder`; the graph itself where none lie beside it."""
+    if not graph.with_suffix(KERNELS).exists():
+        return graph
+    from aot import backend
+    from aot.records import read_kernels
+
+    return backend.get("tensorrt").with_kernels(graph, read_kernels(graph.with_suffix(KERNELS)), folder)
+
+
+def learn(plan: Path) -> None:
+    """Know the kernels that an engine launches, before it is loaded; nothing where none lie beside the plan."""
+    if not plan.with_suffix(KERNELS).exists():
+        return
+    import tensorrt as trt
+
+    from aot.backends import _plugin_v3
+    from aot.records import read_kernels
+
+    _plugin_v3.register(trt)
+    _plugin_v3.learn(read_kernels(plan.with_suffix(KERNELS)))
 
 
 def load(plan: bytes) -> Any:

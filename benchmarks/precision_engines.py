@@ -9,6 +9,9 @@ Each model gets one engine for each precision and each size, with an optimizatio
 graphs are those that `aot build` ends with, without their large weights, which a time does not depend on: each is read
 from a file of noise. The engines of one size are timed in turns: median milliseconds of a CUDA graph that is replayed
 on inputs that lie on the GPU already.
+
+With `--attention kernel`, in `prepare` and in `measure`, each graph is there a second time, its attention replaced by
+kernels of plugins/attention.py, compiled for sm90 in `prepare` (which takes triton) and launched by TensorRT 10.6.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from precision.attention import SUFFIX
 from precision.prepare import CELLS, MODELS, RECIPES, prepare
 
 
@@ -32,6 +36,10 @@ def main() -> int:
         step.add_argument("folder", type=Path)
         step.add_argument("--only", action="append", choices=sorted(MODELS), help="this model only; may be repeated")
         step.add_argument("--recipe", action="append", help=f"these only, in place of {', '.join(RECIPES)}")
+    for step in (one, two):
+        step.add_argument(
+            "--attention", choices=["kernel"], help="each graph also with attention as kernels: RECIPE-attention"
+        )
     two.add_argument("--batch", type=int, action="append", help="this batch size only; may be repeated")
     two.add_argument("--length", type=int, action="append", help="this length only, and no pictures; may be repeated")
     two.add_argument("--gpus", type=int, default=1, help="how many GPUs work side by side, a process each")
@@ -50,12 +58,15 @@ def main() -> int:
     models = arguments.only or list(MODELS)
     if arguments.step == "prepare":
         arguments.folder.mkdir(parents=True, exist_ok=True)
-        prepare(arguments.folder, models, arguments.recipe or RECIPES)
+        kernels = arguments.attention == "kernel"
+        prepare(arguments.folder, models, arguments.recipe or RECIPES, kernels=kernels)
         return 0
     if arguments.step == "check":
         from precision.check import check
 
         return 0 if check(arguments.folder, models, recipes) else 1
+    if arguments.attention == "kernel":
+        recipes = [name for recipe in recipes for name in (recipe, recipe + SUFFIX)]
     from precision.measure import Options, measure
 
     cells = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -20,9 +21,12 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
 import _engine
 import _result
-from precision import layers, measure, page, worker
+from precision import attention, layers, measure, page, worker
 from precision.prepare import Cell
 
+from aot.backends import _plugin_v3
+from aot.plugins.compiling import Compiled
+from aot.records import read_kernels
 from tests.backends import fake_tensorrt
 
 
@@ -185,6 +189,57 @@ class TestGraphsWithoutWeights:
 
         with pytest.raises(RuntimeError, match="Failed to find fallback kernel"):
             _engine.build(tmp_path / "g.onnx", Cell("m", 1).dims)
+
+
+ATTENTION = """
+    <ir_version: 10, opset_import: ["" : 20]>
+    g (float16[B,S,32] x) => (float16[B,S,32] y) <int64[4] heads = {0, 0, 2, 16}, int64[3] flat = {0, 0, 32}>
+    {
+        [reshape] h = Reshape (x, heads)
+        [queries] q = Transpose <perm = [0, 2, 1, 3]> (h)
+        [keys] k = Transpose <perm = [0, 2, 3, 1]> (h)
+        [scores] a = MatMul (q, k)
+        [weights] p = Softmax (a)
+        [sums] o = MatMul (p, q)
+        [turn] t = Transpose <perm = [0, 2, 1, 3]> (o)
+        [join] y = Reshape (t, flat)
+    }
+"""
+
+
+class TestAttention:
+    def test_a_graph_has_its_kernels_beside_it_and_so_has_its_engine(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        module = fake_tensorrt.install(monkeypatch)
+        made = [kernel_of("one"), kernel_of("two")]
+        monkeypatch.setattr("aot.stages.kernels.compile_each", lambda header, jobs: [tuple(made) for _ in jobs])
+        onnx.save(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(ATTENTION)), tmp_path / "final.onnx")
+
+        said = attention.write(tmp_path / "final.onnx", tmp_path / "m.fp16-attention.onnx")
+
+        assert said == "1 attentions are kernels"
+        assert read_kernels(tmp_path / "m.fp16-attention.kernels") == {"sums_attention": tuple(made)}
+        graph, plan = tmp_path / "m.fp16-attention.onnx", tmp_path / "fp16-attention.plan"
+        worker.make(graph, {"B": (1, 1, 1), "S": (8, 8, 8)}, plan, 3)
+        (builder,) = module.builders
+        assert [layer.name for layer in builder.network.plugins] == ["sums_attention"]
+        assert read_kernels(plan.with_suffix(".kernels")) == {"sums_attention": tuple(made)}
+        _plugin_v3._known.clear()
+        _engine.learn(plan)
+        assert len(_plugin_v3._known) == 1
+
+    def test_what_stays_is_said(self, tmp_path: Path) -> None:
+        wide = ATTENTION.replace("float16", "float")
+        onnx.save(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(wide)), tmp_path / "final.onnx")
+        said = attention.write(tmp_path / "final.onnx", tmp_path / "m.fp32-attention.onnx")
+        assert said == "0 attentions are kernels; 1 stay: it is not in FP16 or BF16 throughout"
+
+
+def kernel_of(code: str) -> Compiled:
+    inputs, size, digest = ("q", "k", "v", "mask"), ["size", "q", 0], hashlib.sha256(code.encode()).hexdigest()
+    return Compiled("aot::attention", "sm90", "kernel", code, 128, 0, 8, 0, inputs, ("float16",) * 4, ("float16",),
+                    (size, 1, 1), {}, ([size, ["size", "q", 1], 32],), {}, digest, "")  # fmt: skip
 
 
 class Stub:

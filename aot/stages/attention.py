@@ -64,38 +64,55 @@ def wanted(plan: Plan, target: str) -> Header | None:
 
 
 def of(model: ir.Model, header: Header, plan: Plan, target: str, gpu: str | None, compiled: Compile) -> Attention:
-    """What becomes kernels in the graph, which is rewritten in place."""
+    """What becomes kernels in the graph by the plan. The graph is rewritten in place."""
+
+    def slower(node: PluginNode) -> str | None:
+        if plan.attention == "asked" or node.call is None:
+            return None
+        call = node.call
+        won = tuned.wins(header, target, call.dtypes, call.shapes, gpu=gpu, project=plan.project)
+        if won is None:
+            return f"not measured on {target} at these sizes: aot plugin tune {NAME}"
+        return None if won else f"measured to be no faster on {target}"
+
+    return forming(model, header, slower, compiled, quiet=plan.attention != "asked")
+
+
+def forming(
+    model: ir.Model,
+    header: Header,
+    slower: Callable[[PluginNode], str | None],
+    compiled: Compile,
+    *,
+    quiet: bool = False,
+) -> Attention:
+    """What can become kernels in the graph, which is rewritten in place, sites without kernels as well.
+
+    slower: why a node is not to have a kernel, None where it is. quiet: only kernels that do not come to be are news.
+    """
     from aot.graph import run_passes
     from aot.passes.attention_kernel import attention_kernel
 
     before = {node.name for node in plugin_nodes(model, header)}
     (done,) = run_passes([attention_kernel], model)
-    asked = plan.attention == "asked"
     found = Attention()
     for name, why in done.skipped.items():
-        found.leave(name, why, quiet=not asked)
+        found.leave(name, why, quiet=quiet)
     nodes = []
     for node in plugin_nodes(model, header):
         if node.name in before:
             continue
-        won = True if asked or node.call is None else _wins(header, plan, target, gpu, node)
-        if won:
+        reason = slower(node)
+        if reason is None:
             nodes.append(node)
-        elif won is None:
-            found.leave(node.name, f"not measured on {target} at these sizes: aot plugin tune {NAME}", quiet=True)
         else:
-            found.leave(node.name, f"measured to be no faster on {target}", quiet=True)
+            found.leave(node.name, reason, quiet=quiet)
     for node, made in zip(nodes, compiled(nodes), strict=True):
         if isinstance(made, str):
             found.leave(node.name, made)
         else:
             found.made.append((node, made))
     return found
-
-
-def _wins(header: Header, plan: Plan, target: str, gpu: str | None, node: PluginNode) -> bool | None:
-    assert node.call is not None
-    return tuned.wins(header, target, node.call.dtypes, node.call.shapes, gpu=gpu, project=plan.project)
 
 
 def formed_in(kernels: Kernels | None) -> tuple[str, ...]:

@@ -128,11 +128,11 @@ def _compiled(
         made: list[tuple[PluginNode, Made]] = []
         for header in here.values():
             nodes = plugin_nodes(model, header)
-            made += zip(nodes, _of_one(header, nodes, target, name, plan.project), strict=True)
+            made += zip(nodes, compiled(header, nodes, target, name, plan.project), strict=True)
         facts = {}
         if attention is not None:
-            of_one = partial(_of_one, attention, target=target, gpu=name, project=plan.project)
-            formed = attentions.of(model, attention, plan, target, name, of_one)
+            compile_here = partial(compiled, attention, target=target, gpu=name, project=plan.project)
+            formed = attentions.of(model, attention, plan, target, name, compile_here)
             made += formed.made
             facts["attention"] = formed.facts()
         return {**_written(folder, target, made, {op: one.qualified for op, one in used.items()}), **facts}
@@ -162,18 +162,18 @@ def _digests(header: Header, project: Path | None) -> list[str]:
     return [sha256(file) for file in files if file.is_file()]
 
 
-def _of_one(
+def compiled(
     header: Header, nodes: Sequence[PluginNode], target: str, gpu: str | None, project: Path | None
 ) -> list[Made]:
-    """What the nodes of one plugin get: one compilation for all that are alike."""
+    """What the nodes of one plugin get, `target` and `gpu` as in a stage: one compilation for all that are alike."""
     jobs: dict[Any, Job] = {}
     for node in nodes:
         call = node.call
         if call is not None and call.key not in jobs:
             config = tuned.best(header, target, call.dtypes, call.shapes, gpu=gpu, project=project)
             jobs[call.key] = Job(target, call.shapes, call.dtypes, call.attributes, config)
-    compiled = compile_each(header, list(jobs.values())) if jobs else []
-    made = {key: _fitting(found, target) for key, found in zip(jobs, compiled, strict=True)}
+    found = compile_each(header, list(jobs.values())) if jobs else []
+    made = {key: _fitting(each, target) for key, each in zip(jobs, found, strict=True)}
     return [f"{node.why} ({node.where})" if node.call is None else made[node.call.key] for node in nodes]
 
 

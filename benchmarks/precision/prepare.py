@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from _engine import Dims, strip
 
+from precision import attention
+
 if TYPE_CHECKING:
     from aot.config import Recipe
     from aot.statistics import Statistics
@@ -49,8 +51,11 @@ CELLS = (
 MODELS = tuple(dict.fromkeys(cell.model for cell in CELLS))
 
 
-def prepare(folder: Path, models: Sequence[str], recipes: Sequence[str]) -> None:
-    """Write MODEL.RECIPE.onnx for each. recipes: names in `calib/`, or paths. A refused one is printed with why."""
+def prepare(folder: Path, models: Sequence[str], recipes: Sequence[str], *, kernels: bool = False) -> None:
+    """Write MODEL.RECIPE.onnx for each. recipes: names in `calib/`, or paths. A refused one is printed with why.
+
+    kernels: also MODEL.RECIPE-attention.onnx, whose attention is kernels.
+    """
     from surgery.models import MODELS as SOURCES
 
     from aot import content
@@ -64,16 +69,17 @@ def prepare(folder: Path, models: Sequence[str], recipes: Sequence[str]) -> None
             for wanted in recipes:
                 target = folder / f"{name}.{Path(wanted).stem}.onnx"
                 try:
-                    said = lower(name, load(Recipe, content.find("calib", wanted)), work, target)
+                    said = lower(name, load(Recipe, content.find("calib", wanted)), work, target, kernels=kernels)
                 except GraphError as error:
                     target.unlink(missing_ok=True)
                     said = f"refused: {error.what}"
                 print(f"{target.name}: {said}", flush=True)
 
 
-def lower(name: str, recipe: Recipe, work: Path, target: Path) -> str:
+def lower(name: str, recipe: Recipe, work: Path, target: Path, *, kernels: bool = False) -> str:
     """What `aot build` makes of work/exported.onnx by the recipe, without its weights; says what was quantized.
 
+    kernels: also as `attention.write` does, beside `target`.
     Rewritten graphs and what was seen of their values are kept in `work` for the next recipe.
     """
     import onnx_ir as ir
@@ -100,9 +106,12 @@ def lower(name: str, recipe: Recipe, work: Path, target: Path) -> str:
     outcome = apply(model, recipe, choose(calibrator, statistics), statistics)
     ir.save(model, work / "final.onnx", external_data="final.onnx.data")
     strip(work / "final.onnx", target)
+    form = ""
+    if kernels:
+        form = "; " + attention.write(work / "final.onnx", target.with_stem(target.stem + attention.SUFFIX))
     (work / "final.onnx.data").unlink()
     ops = ", ".join(f"{count} {op}" for op, count in outcome.ops.items()) or "nothing"
-    return f"{outcome.nodes} nodes, quantized: {ops}"
+    return f"{outcome.nodes} nodes, quantized: {ops}{form}"
 
 
 def observed(graph: Path, name: str, recipe: Recipe) -> Statistics:

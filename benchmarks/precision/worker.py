@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import statistics
 from collections.abc import Callable, Mapping
@@ -76,13 +77,15 @@ def _serve(pipe: Any, gpu: int) -> None:
 
 
 def make(graph: Path, dims: Dims, plan: Path, level: int) -> dict[str, Any]:
-    """Build the engine into `plan`: {seconds, bytes}."""
-    from _engine import build
+    """Build the engine into `plan`, kernels that it launches beside it: {seconds, bytes}."""
+    from _engine import KERNELS, build
 
     if not graph.exists():
         raise RuntimeError("not prepared: the recipe refuses the model")
     built, seconds = build(graph, dims, level)
     plan.write_bytes(built)
+    if graph.with_suffix(KERNELS).exists():
+        shutil.copy(graph.with_suffix(KERNELS), plan.with_suffix(KERNELS))
     return {"seconds": round(seconds, 2), "bytes": len(built)}
 
 
@@ -90,10 +93,11 @@ def inspect(graph: Path, dims: Dims, plan: Path, profile: bool) -> dict[str, Any
     """`layers.summary` of the engine at its sizes, and what the inspector says in full beside the plan, as `.json`;
     with `profile` its slowest layers as well: [{name, ms}]."""
     import tensorrt as trt
-    from _engine import Running, load
+    from _engine import Running, learn, load
 
     from precision.layers import Graph, read, summary
 
+    learn(plan)
     engine = load(plan.read_bytes())
     running = Running(engine, dims)
     inspector = engine.create_engine_inspector()
@@ -130,12 +134,13 @@ def _slowest(running: Any, runs: int = 20) -> list[dict[str, Any]]:
 
 def times(plans: Mapping[str, Path], dims: Dims) -> dict[str, Any]:
     """Of each engine, taken in turns: {ms, ms_p10, ms_p90}; {reason} for one that does not run."""
-    from _engine import Replay, load
+    from _engine import Replay, learn, load
 
     answer: dict[str, Any] = {}
     replays: dict[str, Replay] = {}
     for name, plan in plans.items():
         try:
+            learn(plan)
             replays[name] = Replay(load(plan.read_bytes()), dims)
         except RuntimeError as error:
             answer[name] = {"reason": str(error)[-400:]}

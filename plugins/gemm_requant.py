@@ -123,8 +123,9 @@ def kernel(
         if DEPTH % DEEP == 0:
             one, other = tl.load(a), tl.load(b)
         else:
-            one = tl.load(a, mask=step[None, :] < DEPTH - start, other=0)
-            other = tl.load(b, mask=step[:, None] < DEPTH - start, other=0)
+            # Triton 3.6 makes no FP8 of the number 0.
+            one = tl.load(a, mask=step[None, :] < DEPTH - start, other=tl.zeros((ROWS, DEEP), x.dtype.element_ty))
+            other = tl.load(b, mask=step[:, None] < DEPTH - start, other=tl.zeros((DEEP, COLUMNS), x.dtype.element_ty))
         total = tl.dot(one, other, total, out_dtype=total.dtype)
         a += DEEP
         b += DEEP

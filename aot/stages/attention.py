@@ -17,6 +17,7 @@ from aot.plugins.compiling import Compiled
 from aot.plugins.header import Header
 from aot.plugins.nodes import PluginNode, plugin_nodes
 from aot.plugins.replacing import timed
+from aot.profile import Profile
 from aot.records import Kernels
 
 if TYPE_CHECKING:
@@ -64,16 +65,18 @@ def wanted(plan: Plan, target: str) -> Header | None:
 
 
 def of(model: ir.Model, header: Header, plan: Plan, target: str, gpu: str | None, compiled: Compile) -> Attention:
-    """What becomes kernels in the graph by the plan. The graph is rewritten in place."""
+    """What becomes kernels in the graph by the plan, where nobody asked: what is faster at the sizes that every profile
+    is optimized for. The graph is rewritten in place."""
 
     def slower(node: PluginNode) -> str | None:
         if plan.attention == "asked" or node.call is None:
             return None
-        call = node.call
-        won = tuned.wins(header, target, call.dtypes, call.shapes, gpu=gpu, project=plan.project)
-        if won is None:
+        dtypes, (made,) = node.call.dtypes, [one for one in model.graph.all_nodes() if one.name == node.name]
+        sizes = [_shapes(header, made, profile) for profile in plan.profiles]
+        won = [tuned.wins(header, target, dtypes, one, gpu=gpu, project=plan.project) for one in sizes]
+        if None in won:
             return f"not measured on {target} at these sizes: aot plugin tune {NAME}"
-        return None if won else f"measured to be no faster on {target}"
+        return None if all(won) else f"measured to be no faster on {target}"
 
     return forming(model, header, slower, compiled, quiet=plan.attention != "asked")
 
@@ -112,6 +115,17 @@ def forming(
             found.leave(node.name, made)
         else:
             found.made.append((node, made))
+    return found
+
+
+def _shapes(header: Header, node: ir.Node, profile: Profile) -> dict[str, tuple[int | None, ...]]:
+    """Of the inputs, by name, at the profile's opt; None for a size that has no Dim."""
+    found = {}
+    for declared, value in zip(header.schema.inputs, node.inputs, strict=True):
+        assert value is not None
+        assert value.shape is not None
+        sizes = [size if isinstance(size, int) else profile.get(str(size.value)) for size in value.shape]
+        found[declared.name] = tuple(size[1] if isinstance(size, tuple) else size for size in sizes)
     return found
 
 

@@ -19,6 +19,7 @@ from aot.plugins.nodes import PluginNode, plugin_nodes
 from aot.plugins.ptx import SHARED
 from aot.plugins.schema import NODE_TYPES
 from aot.plugins.sizes import Varies
+from aot.profile import as_json
 from aot.records import KERNELS, Kernels, QuantizedGraph
 from aot.run import Run
 from aot.stages import attention as attentions
@@ -146,6 +147,7 @@ def _compiled(
             "gpu": name,
             "plugins": {op: _digests(header, plan.project) for op, header in used.items()},
             **({"attention": plan.attention} if attention is not None else {}),
+            **({"profiles": as_json(plan.profiles)} if attention is not None and plan.attention == "measured" else {}),
         },
         inputs=[final],
         tools=("triton",),

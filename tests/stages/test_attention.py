@@ -137,6 +137,19 @@ def test_it_is_asked_for_or_measured_to_be_faster(
         assert list(got.by_node()) == [NODE]
 
 
+def test_what_was_measured_holds_for_the_sizes_that_a_profile_is_optimized_for(
+    run: Run, tmp_path: Path, jobs: list[Job], timings: Any
+) -> None:
+    """In every profile; the sizes of an entry are powers of two that are not less."""
+    timings(True)
+    near, other = {"B": (1, 3, 8), "S": (1, 9, 64)}, {"B": (1, 1, 8), "S": (1, 16, 64)}
+    for profiles, becomes in (((near,), True), ((other,), False), ((near, other), False)):
+        got = stage.kernels(run, final(tmp_path), made(tmp_path, profiles=profiles), "sm90")
+        assert (got is not None) == becomes
+    assert len(jobs) == 1
+    assert jobs[0].shapes["q"] == (None, None, 32)  # it serves all of them
+
+
 def test_what_is_compiled_is_what_the_graph_says(run: Run, tmp_path: Path, jobs: list[Job]) -> None:
     stage.kernels(run, final(tmp_path), made(tmp_path, asked=True), "sm90")
     (job,) = jobs

@@ -23,6 +23,7 @@ from aot.precision.patterns import Patterns, check_op_types
 from aot.precision.placement import Placed, place
 from aot.precision.qdq import insert
 from aot.precision.reading import Observed, figure, is_float
+from aot.precision.rules import slow
 from aot.precision.schemas import opset_for
 from aot.precision.weights.prepare import prepare
 from aot.precision.weights.seen import Seen
@@ -119,12 +120,13 @@ def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float], statistics
         precision, reason = _decide(node, dtypes[node], placed, islands, observed, compute, recipe)
         origin = origins.of(node) or Origin()
         decisions.append(Decision(name, op, precision, reason, origin.module, origin.place))
+    ops = dict(sorted(Counter(n.op_type for n in placed.quantized).items()))
     return Outcome(
         decisions=tuple(decisions),
-        ops=dict(sorted(Counter(n.op_type for n in placed.quantized).items())),
+        ops=ops,
         qdq=sum(n.op_type == "DequantizeLinear" for n in graph),
         nodes=len(list(graph)),
-        warnings=(*placed.warnings, *_unused(keep, recipe)),
+        warnings=(*placed.warnings, *slow(recipe.precision, ops), *_unused(keep, recipe)),
         weights=tuple(works),
     )
 

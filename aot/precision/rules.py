@@ -6,7 +6,7 @@ a rule goes when the oldest version that is supported no longer needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from aot.precision.layers import Layer
@@ -51,6 +51,17 @@ class Wide:
     op: str
     reason: str
     versions: Versions
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Layers of the type `op` that were seen to take longer in the format `form` than in FP16. fix: what to do."""
+
+    form: str
+    op: str
+    seen: str
+    versions: Versions
+    fix: str
 
 
 def _not_sixteens(layer: Layer) -> bool:
@@ -142,6 +153,16 @@ WIDE: tuple[Wide, ...] = (
     ),
 )
 
+SLOW: tuple[Slow, ...] = (
+    Slow(
+        "fp8",
+        "Conv",
+        "quantizes in kernels of its own and convolves in FP16, ResNet-50 on an H200 in seven times the time",
+        Versions("TensorRT", "10.6", "10.6"),
+        "for a convolutional network take int8, or --precision auto, which measures",
+    ),
+)
+
 
 def refusal(form: str, layer: Layer) -> str | None:
     """Why the layer cannot be quantized to that format; None where it can."""
@@ -157,3 +178,12 @@ def stays_wide(compute: str, op: str) -> str | None:
         if (rule.compute, rule.op) == (compute, op):
             return f"{rule.reason}; {rule.versions}"
     return None
+
+
+def slow(form: str, ops: Mapping[str, int]) -> list[str]:
+    """What was seen to be slower quantized. ops: how many layers of each type are in that format."""
+    return [
+        f"{ops[one.op]} {one.op} in {form}: {one.versions} {one.seen}; {one.fix}"
+        for one in SLOW
+        if one.form == form and ops.get(one.op)
+    ]

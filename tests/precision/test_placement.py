@@ -257,6 +257,15 @@ def test_fp8_convolutions_take_no_groups_and_sixteen_channels() -> None:
     assert conv(normal(32, 8, 1, 1), form="int8", min_channels=0)[0] == "int8"
 
 
+@pytest.mark.parametrize(("form", "told"), [("fp8", ["2 Conv in fp8: TensorRT 10.6 quantizes"]), ("int8", [])])
+def test_layers_that_were_seen_slower_than_fp16_are_told(form: str, told: list[str]) -> None:
+    body = "g (float[B, 32, 8, 8] x) => (float[B, 32, 8, 8] y) { c = Conv (x, w) y = Conv (c, v) }"
+    feeds = {"x": normal(1, 32, 8, 8, scale=1.0)}
+    made = graph(body, w=normal(32, 32, 1, 1), v=normal(32, 32, 1, 1))
+    _, outcome = converted(made, form, observe(made, feeds))
+    assert [warning[: len(said)] for warning, said in zip(outcome.warnings, told, strict=True)] == told
+
+
 def test_a_layer_that_cancels_stays_wide_and_so_does_its_feeder() -> None:
     """Folded batch normalization of a dead channel: outputs of 1 from a bias of 400."""
     body = """g (float[B, 16] x) => (float[B, 16] y)

@@ -268,6 +268,30 @@ def test_without_a_gpu_the_prepared_targets_are_built(on: Any, finish: Any) -> N
 
 
 @pytest.mark.parametrize(
+    ("prepared", "asked", "expected"),
+    [
+        ("measured", {}, "measured"),
+        ("asked", {}, "asked"),
+        ("never", {}, "never"),
+        ("measured", {"plugins": ("attention",)}, "asked"),
+        ("asked", {"measured": False}, "never"),
+    ],
+)
+def test_attention_becomes_kernels_as_asked_for_when_it_is_finished_else_when_it_was_prepared(
+    on: Any, finish: Any, prepared: str, asked: dict[str, Any], expected: str
+) -> None:
+    on(H200)
+    assert finish(prepared={"attention": prepared, "precision": "fp16"}, patterns=asked).attention == expected
+
+
+def test_other_plugins_are_looked_for_in_the_model_alone(on: Any, finish: Any) -> None:
+    on(H200)
+    with pytest.raises(UsageError, match="the artifact is exported already") as caught:
+        finish(patterns={"plugins": ("attention", "swiglu")})
+    assert caught.value.where == "--plugin swiglu"
+
+
+@pytest.mark.parametrize(
     ("machine", "asked", "meant"),
     [
         (CPU_ONLY, {}, ()),

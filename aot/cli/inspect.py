@@ -98,6 +98,7 @@ def describe(data: dict[str, Any], decisions: list[dict[str, Any]], nodes: bool)
         if carried["target"] not in built:
             facts += [(f"{one['plugin']} for {carried['target']}", _kernel(one)) for one in carried["kernels"]]
         facts += [(f"{one['op']} for {carried['target']}", f"no kernel: {one['why']}") for one in carried["left"]]
+        facts += [(f"attention for {carried['target']}", _stays(one)) for one in _attention_left(carried)]
     for half in data["history"]:
         gpu = half["machine"]["gpu"]["name"] if half["machine"].get("gpu") else half["machine"].get("cpu")
         facts.append((" and ".join(half["did"]), f"{half['created']}, aot {half['versions']['aot']}, {gpu}"))
@@ -126,6 +127,16 @@ def _kernel(one: dict[str, Any]) -> str:
     nodes, digests = len(one["nodes"]), one["digests"]
     choice = f" and {len(digests) - 1} more to choose from" if len(digests) > 1 else ""
     return f"{nodes} node{'s' if nodes > 1 else ''}, kernel {digests[0][:12]}{choice}"
+
+
+def _attention_left(carried: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(carried.get("attention", {}).get("left", ()))
+
+
+def _stays(one: dict[str, Any]) -> str:
+    """`2 stay two MatMuls and a Softmax: its mask is broadcast`."""
+    count = len(one["nodes"])
+    return f"{count} stay{'s' * (count == 1)} two MatMuls and a Softmax: {one['why']}"
 
 
 def _origin(decision: dict[str, Any]) -> str:

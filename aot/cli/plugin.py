@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import click
 
 from aot.cli import _options
 from aot.cli._writing import writing
+from aot.errors import PluginError, unknown
 from aot.text import table
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def command() -> None:
 @command.command("list")
 @_options.json_option
 def list_(as_json: bool) -> int:
-    """List the plugins of this folder and the built-in ones. None of them is run.
+    """List the plugins of this folder and the built-in ones. None of them is run. Exit 2 where one cannot be read.
 
     \b
     Example:
@@ -48,14 +50,15 @@ def list_(as_json: bool) -> int:
     """
     from aot import content
 
-    found = [_described(header, content.BUILTIN) for header in _headers(())]
+    headers, broken = _readable(())
+    found = [_described(header, content.BUILTIN) for header in headers]
     if as_json:
-        click.echo(json.dumps({"plugins": found}))
+        click.echo(json.dumps({"plugins": found, "broken": _broken(broken)}))
     elif found:
         click.echo(table([(one["plugin"], "built-in" if one["builtin"] else "own", one["about"]) for one in found]))
     else:
         click.echo("no plugins; begin one: aot plugin new NAME")
-    return 0
+    return _told(broken)
 
 
 @command.command("check")
@@ -71,9 +74,9 @@ def check(names: tuple[str, ...], device: str, as_json: bool) -> int:
     """Run kernels and compare them with their references; all plugins where none is named.
 
     Over dtypes, odd sizes, sizes 0 and 1, attributes and configs; what is read or written beside a tensor is found.
-    Exit 1 where a kernel differs. Triton's interpreter, which needs no GPU, also runs misaligned inputs. BF16 and FP8,
-    which it rounds otherwise than a GPU, and more than 2^31 elements are run on a GPU, with the code that an engine
-    gets.
+    Exit 1 where a kernel differs, 2 where a plugin is broken; the others are checked all the same. Triton's
+    interpreter, which needs no GPU, also runs misaligned inputs. BF16 and FP8, which it rounds otherwise than a GPU,
+    and more than 2^31 elements are run on a GPU, with the code that an engine gets.
 
     \b
     Example:
@@ -84,20 +87,24 @@ def check(names: tuple[str, ...], device: str, as_json: bool) -> int:
     from aot.plugins.checking import check as run
     from aot.plugins.checking import devices
 
-    headers = _headers(names)
+    headers, broken = _readable(names)
     done: list[Checked] = []
     with reporter() as progress:
         for one in devices(device, toolchain.machine().gpu) if headers else ():
             started = time.perf_counter()
             said = f"{', '.join(header.name for header in headers)} on {_DEVICES[one]}"
             progress.stage("check", said)
-            done += run(headers, lambda name, count, of: progress.step(count, of, name), one)
+            unfit: list[PluginError] = []
+            done += run(headers, lambda name, count, of: progress.step(count, of, name), one, unfit)
+            broken += [error for error in unfit if str(error) not in map(str, broken)]
             progress.finished("check", time.perf_counter() - started, False, said)
+    if broken and not done:
+        raise broken[0]
     if as_json:
-        click.echo(json.dumps({"plugins": [one.to_json() for one in done]}))
-    else:
+        click.echo(json.dumps({"plugins": [one.to_json() for one in done], "broken": _broken(broken)}))
+    elif done:
         click.echo("\n".join(_verdict(one) for one in done))
-    return 1 if any(not one.passed for one in done) else 0
+    return _told(broken) or int(any(not one.passed for one in done))
 
 
 @command.command("tune")
@@ -160,11 +167,17 @@ def compile_(
     """
     from aot.cli._progress import reporter
     from aot.plugins.compiling import compile_all, jobs
+    from aot.plugins.header import REST
 
     given = _options.sizes(sizes)
+    headers = _headers(names)
+    known = {symbol for header in headers for symbol in header.symbols() if symbol != REST}
+    for size in given:
+        if size not in known:
+            raise unknown("size", size, known)
     made: list[Compiled] = []
     with reporter() as progress:
-        for header in _headers(names):
+        for header in headers:
             progress.stage("compile", header.name)
             wanted = [job for target in targets or DEFAULT_TARGETS for job in jobs(header, target, given)]
             made += compile_all(header, wanted)
@@ -213,6 +226,34 @@ def _headers(names: tuple[str, ...]) -> list[Header]:
     if names:
         return [read(content.find("plugins", name, project).resolve()) for name in names]
     return [read(path.resolve()) for _, path in sorted(content.names("plugins", project).items())]
+
+
+def _readable(names: tuple[str, ...]) -> tuple[list[Header], list[PluginError]]:
+    """The same of those that can be read, and what is wrong with the others. Raises UsageError."""
+    from aot import content
+    from aot.plugins.header import read
+
+    project = Path.cwd()
+    wanted = names or sorted(content.names("plugins", project))
+    headers: list[Header] = []
+    broken: list[PluginError] = []
+    for name in wanted:
+        try:
+            headers.append(read(content.find("plugins", name, project).resolve()))
+        except PluginError as error:
+            broken.append(error)
+    return headers, broken
+
+
+def _broken(errors: Sequence[PluginError]) -> list[dict[str, str | None]]:
+    return [{"what": error.what, "where": error.where, "fix": error.fix} for error in errors]
+
+
+def _told(broken: Sequence[PluginError]) -> int:
+    """Say what is wrong with broken plugins; the exit code, 0 where there are none."""
+    for error in broken:
+        click.echo(f"error: {error}", err=True)
+    return PluginError.exit_code if broken else 0
 
 
 def _described(header: Header, builtin: Path) -> dict[str, Any]:

@@ -53,13 +53,16 @@ def main(cache: Path, files: list[Path]) -> None:
     target = toolchain.machine().gpu.target  # type: ignore[union-attr]  # checking.py has asked for it
     compilers = Compilers(cache=cache)
     launcher = Launcher(compilers, target)
+    file, plans = Path(), list[_Plan]()
     try:
         with redirect_stdout(sys.stderr):
-            plans = [_planned(load(file), target) for file in files]
+            for file in files:
+                plans.append(_planned(load(file), target))
             for plan in plans:
                 for trial in plan.trials:
                     launcher.begin(plan.plugin, trial, plan.vary, plan.plugin.configs[trial.config])
             for plan in plans:
+                file = plan.plugin.file
                 _check(plan, launcher)
     except Stopped:
         say({"stopped": True})
@@ -67,7 +70,7 @@ def main(cache: Path, files: list[Path]) -> None:
         compilers.close()
         os._exit(0)  # what CUDA would do on the way out fails as well
     except AotError as error:
-        say({"error": {"what": error.what, "where": error.where, "fix": error.fix}})
+        say({"error": {"what": error.what, "where": error.where, "fix": error.fix}, "file": str(file)})
     compilers.close()
 
 

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 
 def main(files: list[Path]) -> None:
-    """Check plugin after plugin; the first error ends it."""
+    """Check plugin after plugin; the first error, which names the file, ends it."""
+    file = Path()
     try:
         # What a plugin prints is not an answer: it goes where messages go.
         with redirect_stdout(sys.stderr):
             for file in files:
                 _check(load(file))
     except AotError as error:
-        say({"error": {"what": error.what, "where": error.where, "fix": error.fix}})
+        say({"error": {"what": error.what, "where": error.where, "fix": error.fix}, "file": str(file)})
 
 
 def _check(plugin: Plugin) -> None:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from aot import toolchain
@@ -97,29 +98,41 @@ def devices(wanted: str, gpu: toolchain.Gpu | None) -> tuple[str, ...]:
 
 
 def check(
-    headers: Sequence[Header], told: Callable[[str, int, int], None] = lambda *_: None, device: str = "cpu"
+    headers: Sequence[Header],
+    told: Callable[[str, int, int], None] = lambda *_: None,
+    device: str = "cpu",
+    broken: list[PluginError] | None = None,
 ) -> list[Checked]:
     """Run kernels over dtypes, sizes (odd, 0, 1), attributes and configs; with misaligned inputs on `cpu`, Triton's
     interpreter, and with more than 2^31 elements on `gpu`.
 
-    told: called with (plugin, cases done, cases in all). Raises PluginError for a plugin that is broken; a kernel that
-    computes something else is a failure of its cases. TargetError where triton is missing.
+    told: called with (plugin, cases done, cases in all). broken: takes the errors of plugins that are broken, and the
+    others are checked; without it the first is raised, a PluginError. A kernel that computes something else is a
+    failure of its cases. Raises TargetError where triton is missing.
     """
     if toolchain.version("triton") is None:
         raise TargetError("triton, which runs plugins, is not installed", fix="pip install 'aot-engine[plugins]'")
     found: list[Checked] = []
     with tempfile.TemporaryDirectory(prefix="aot-ptx-") as cache:
-        while len(found) < len(headers):
-            todo = headers[len(found) :]
-            answers = _asked(todo, device, cache, told)
+        todo = list(headers)
+        while todo:
+            answers, failed = _asked(todo, device, cache, told)
             found += [_read(header, one, device) for header, one in zip(todo, answers, strict=False)]
+            if failed is not None:
+                place, error = failed
+                if broken is None:
+                    raise error
+                broken.append(error)
+                todo.pop(place)
+            todo = todo[len(answers) :]
     return found
 
 
 def _asked(
     headers: Sequence[Header], device: str, cache: str, told: Callable[[str, int, int], None]
-) -> list[list[dict[str, Any]]]:
-    """The answers of one process, by plugin: all of them, or those up to the one that stopped the GPU."""
+) -> tuple[list[list[dict[str, Any]]], tuple[int, PluginError] | None]:
+    """The answers of one process, by plugin: all of them, or those up to the one that stopped the GPU, or up to one
+    that is broken, which is told with its place among the headers."""
     module, interprets = (["_gpu", cache], "0") if device == "gpu" else (["_interpreter"], "1")
     answers: list[list[dict[str, Any]]] = []
     stopped = False
@@ -133,7 +146,10 @@ def _asked(
                 answer = json.loads(line)
                 if "error" in answer:
                     process.kill()
-                    raise PluginError(**answer["error"])
+                    place = [str(header.file.resolve()) for header in headers].index(
+                        str(Path(answer["file"]).resolve())
+                    )
+                    return answers[:place], (place, PluginError(**answer["error"]))
                 if "stopped" in answer:
                     stopped = True
                     break
@@ -145,8 +161,9 @@ def _asked(
         said = (errors.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1]
     if not stopped and (process.returncode or len(answers) < len(headers)):
         where = f"in case {len(answers[-1])} of {answers[-1][0]['total']}" if answers else "before the first case"
-        raise headers[max(len(answers) - 1, 0)].error(f"the check ended {where}: {said}", "kernel")
-    return answers
+        place = max(len(answers) - 1, 0)
+        return answers[:place], (place, headers[place].error(f"the check ended {where}: {said}", "kernel"))
+    return answers, None
 
 
 def _read(header: Header, answers: Sequence[Mapping[str, Any]], device: str) -> Checked:

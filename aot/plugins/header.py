@@ -119,7 +119,7 @@ def read(file: Path) -> Header:
     except PluginError as error:
         if error.where is not None:
             raise
-        named = error.what.partition(":")[0]
+        named = error.what.split()[0].rstrip(":")
         line = lines.get(named, 1)
         raise PluginError(f"plugin {file.stem}: {error.what}", where=f"{file}:{line}", fix=error.fix) from error
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from string import Template
 
+from aot import content
 from aot.errors import UsageError
 from aot.plugins.header import TORCHS_OWN
 
@@ -68,12 +69,22 @@ def write(name: str, domain: str, folder: Path) -> Path:
             raise UsageError(f"'{word}' cannot be the name of {what}", fix="letters, digits and underscores: my_op")
     if domain in TORCHS_OWN or domain.startswith("onnx"):
         raise UsageError(f"the domain '{domain}' is taken", fix="--domain mine")
+    if name in content.names("plugins"):
+        raise UsageError(
+            f"'{name}' is a built-in plugin, which yours would hide",
+            where=str(content.names("plugins")[name]),
+            fix="take another name",
+        )
     file = folder / f"{name}.py"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w") as written:
             written.write(_TEXT.substitute(name=name, domain=domain))
     except FileExistsError as error:
+        if not folder.is_dir():
+            raise UsageError(
+                f"'{folder}' is no folder, and plugins are files in one", where=str(folder), fix="move that file away"
+            ) from error
         raise UsageError(f"there is a plugin '{name}' already", where=str(file), fix="take another name") from error
     except OSError as error:
         raise UsageError(f"the plugin cannot be written: {error.strerror}", where=str(file)) from error

@@ -21,6 +21,7 @@ from tests.plugins.projects import TRIPLE, line_of, write
         ('"mine::triple"', '"triple"', "'triple' is not DOMAIN::OP", "NAME ="),
         ('"mine::triple"', '"aten::triple"', "the domain 'aten' is taken", "NAME ="),
         ('"mine::triple"', '"mine::" + "triple"', "NAME is not a literal str", "NAME ="),
+        ("-> (T y)", "", "SCHEMA is not of the form", "SCHEMA ="),
         ("(T x, float", "(T x, double", "'double shift=0.0' is not KIND NAME", "SCHEMA ="),
         ("-> (T y)", "-> (S y)", "'S y' is not KIND NAME", "SCHEMA ="),
         ("(T x, float shift=0.0)", "(T x, float x=0.0)", "'x' occurs twice", "SCHEMA ="),

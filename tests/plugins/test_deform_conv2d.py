@@ -61,13 +61,20 @@ CASES = (
     Case(2, 6, 5, 1, (3, 3), padding=(1, 1)),
     Case(1, 4, 3, 2, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2)),
     Case(1, 3, 2, 3, (1, 1), stride=(2, 3)),
+    Case(1, 70, 3, 2, (1, 2)),
 )
 
 
 def last(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The same with the weight's channels last."""
+    """The same with the channels of x and weight last."""
     x, offset, mask, weight, bias = inputs
-    return [x, offset, mask, weight.permute(0, 2, 3, 1), bias]
+    return [x.permute(0, 2, 3, 1), offset, mask, weight.permute(0, 2, 3, 1), bias]
+
+
+def of_case(case: Case) -> torch.Tensor:
+    """What the op makes of a case, channels first."""
+    y: torch.Tensor = aot.ops.deform_conv2d(*last(case.inputs()), *case.attributes().values())
+    return y.permute(0, 3, 1, 2)
 
 
 def loop(case: Case) -> np.ndarray:
@@ -93,16 +100,17 @@ def loop(case: Case) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def kernels() -> list[torch.Tensor]:
-    return interpreted("deform_conv2d", [(last(case.inputs()), case.attributes()) for case in CASES])
+    """Of every case with all taps of a block in turn, then with all blocks of a tap in turn."""
+    inside = [(last(case.inputs()), case.attributes()) for case in CASES]
+    return interpreted("deform_conv2d", inside + [(inputs, {**given, "config": 1}) for inputs, given in inside])
 
 
 @pytest.mark.parametrize("place", range(len(CASES)))
 def test_kernel_and_reference_are_the_formula_pixel_by_pixel(place: int, kernels: list[torch.Tensor]) -> None:
-    case = CASES[place]
-    right = loop(case)
-    eager = aot.ops.deform_conv2d(*last(case.inputs()), *case.attributes().values())
-    np.testing.assert_allclose(eager, right, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(kernels[place], right, rtol=1e-5, atol=1e-5)
+    right = loop(CASES[place])
+    np.testing.assert_allclose(of_case(CASES[place]), right, rtol=1e-5, atol=1e-5)
+    for y in kernels[place :: len(CASES)]:
+        np.testing.assert_allclose(y.permute(0, 3, 1, 2), right, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -110,8 +118,7 @@ def test_it_is_torchvisions(case: Case) -> None:
     torchvision = pytest.importorskip("torchvision")
     x, offset, mask, weight, bias = case.inputs()
     right = torchvision.ops.deform_conv2d(x, offset, weight, bias, case.stride, case.padding, case.dilation, mask)
-    got = aot.ops.deform_conv2d(*last(case.inputs()), *case.attributes().values())
-    torch.testing.assert_close(got, right, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(of_case(case), right, rtol=1e-5, atol=1e-5)
 
 
 def test_channels_that_do_not_fit_together_are_refused() -> None:
@@ -136,8 +143,9 @@ class Deformed(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         offset, mask = self.parts(x)
-        y: torch.Tensor = aot.ops.deform_conv2d(x, offset, mask, self.weight.permute(0, 2, 3, 1), self.bias, 1, 1, 1, 1)
-        return y
+        weight = self.weight.permute(0, 2, 3, 1)
+        y: torch.Tensor = aot.ops.deform_conv2d(x.permute(0, 2, 3, 1), offset, mask, weight, self.bias, 1, 1, 1, 1)
+        return y.permute(0, 3, 1, 2)
 
 
 BATCH, SIDE = Dim("batch", min=1, opt=2, max=8), Dim("side", min=2, opt=5, max=16)

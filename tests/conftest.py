@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
+# What a shell runs in the background ignores SIGINT, and so would all that tests start there.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 ROOT = Path(__file__).parent.parent
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -65,7 +64,7 @@ class Aot:
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        """Start and return at once; an interrupt reaches it even where the tests run in the background of a shell."""
+        """Start and return at once."""
         return subprocess.Popen(
             [sys.executable, "-c", MAIN, *map(str, arguments)],
             cwd=self.folder,
@@ -73,18 +72,12 @@ class Aot:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=_listen,
         )
 
     @property
     def environment(self) -> dict[str, str]:
         """The environment of this process with the store moved."""
         return {**os.environ, "XDG_CACHE_HOME": str(self.store), "COLUMNS": "200", "NO_COLOR": "1"}
-
-
-def _listen() -> None:
-    # What a shell puts into the background ignores SIGINT, and so does all that it starts.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def write_mlp(folder: Path) -> Path:

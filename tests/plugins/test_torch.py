@@ -151,6 +151,13 @@ def test_a_reference_that_disagrees_with_outputs_is_told(old: str, new: str, say
     assert caught.value.where == line_of(file, "def reference")
 
 
+def test_what_a_reference_raises_is_told_with_its_line(project: Path) -> None:
+    file = write(project, "triple", ("    return (x.float()", "    x.nothing()\n    return (x.float()"))
+    with pytest.raises(PluginError, match="reference: AttributeError: 'Tensor' object has no attribute") as caught:
+        aot.ops.triple(torch.ones(2, 3))
+    assert str(caught.value.where).startswith(line_of(file, "x.nothing()"))
+
+
 def test_a_name_that_torch_has_with_another_schema_is_a_clash(project: Path) -> None:
     @torch.library.custom_op("mine::clashing", mutates_args=())
     def clashing(x: torch.Tensor) -> torch.Tensor:

@@ -112,7 +112,7 @@ class Kernels(Record):
     facts: target, triton (the version that compiled them), kernels ([{plugin, nodes (names), source (SHA-256 of the
     plugin's file), digests (SHA-256 of the PTX, one a config)}]), left ([{op, plugin, nodes, why}]: nodes without one),
     and where attention was looked for attention ({formed (nodes with kernels that it becomes), left ([{why, nodes,
-    told}]: sites that stay)}).
+    told}]: sites that stay), places (of both: see Exported.replaced)}).
     """
 
     @property

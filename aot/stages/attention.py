@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aot import content
+from aot import content, origins
+from aot.origins import Origin
 from aot.plugins import header as headers
 from aot.plugins import tuned
 from aot.plugins.compiling import Compiled
@@ -35,11 +36,12 @@ Compile = Callable[[Sequence[PluginNode]], Sequence[tuple[Compiled, ...] | str]]
 @dataclass
 class Attention:
     """What became of a graph's attention. made: the nodes with their kernels. left: reasons -> names of nodes, in a
-    graph where they stay two MatMuls and a Softmax. quiet: reasons that are no news."""
+    graph where they stay two MatMuls and a Softmax. quiet: reasons that are no news. origins: of all nodes named."""
 
     made: list[tuple[PluginNode, tuple[Compiled, ...]]] = field(default_factory=list)
     left: dict[str, list[str]] = field(default_factory=dict)
     quiet: set[str] = field(default_factory=set)
+    origins: dict[str, Origin] = field(default_factory=dict)
 
     def leave(self, name: str, why: str, *, quiet: bool = False) -> None:
         """Count a site that stays."""
@@ -47,12 +49,21 @@ class Attention:
         if quiet:
             self.quiet.add(why)
 
-    def facts(self) -> dict[str, Any]:
-        """See `records.Kernels`."""
+    def facts(self, why: str) -> dict[str, Any]:
+        """See `records.Kernels`; why: there are kernels at all."""
         return {
             "formed": [node.name for node, _ in self.made],
             "left": [{"why": why, "nodes": nodes, "told": why not in self.quiet} for why, nodes in self.left.items()],
+            "places": [
+                *(self._place(node.name, True, why) for node, _ in self.made),
+                *(self._place(name, False, reason) for reason, names in self.left.items() for name in names),
+            ],
         }
+
+    def _place(self, name: str, replaced: bool, why: str) -> dict[str, Any]:
+        origin = self.origins.get(name) or Origin()
+        about = {"module": origin.module, "source": origin.place}
+        return {"plugin": NAME, "node": name, "replaced": replaced, "why": why, **about}
 
 
 def wanted(plan: Plan, target: str) -> Header | None:
@@ -115,7 +126,14 @@ def forming(
             found.leave(node.name, made)
         else:
             found.made.append((node, made))
+    found.origins = {str(node.name): origins.of(node) or Origin() for node in model.graph.all_nodes()}
     return found
+
+
+def places(kernels: Sequence[Kernels], plan: Plan) -> list[dict[str, Any]]:
+    """What became of each attention, as `records.Exported` says it of patterns, for the first target that knows."""
+    known = [one.facts["attention"]["places"] for one in kernels if "attention" in one.facts]
+    return list(known[0]) if known and plan.attention != "never" else []
 
 
 def _shapes(header: Header, node: ir.Node, profile: Profile) -> dict[str, tuple[int | None, ...]]:

@@ -55,7 +55,8 @@ def carrying(run: Run, prepared: Prepared, plan: Plan) -> Prepared:
             f"no target was named, so no kernel of {', '.join(ops)} was compiled: --target sm89, say, takes one "
             "along; without, the machine that builds the engine needs triton and the plugins' files"
         )
-    return replace(prepared, kernels=tuple(held.values()))
+    places = attentions.places(tuple(held.values()), plan)
+    return replace(prepared, kernels=tuple(held.values()), replaced=(*prepared.replaced, *places))
 
 
 def kernels(
@@ -135,7 +136,8 @@ def _compiled(
             compile_here = partial(compiled, attention, target=target, gpu=name, project=plan.project)
             formed = attentions.of(model, attention, plan, target, name, compile_here)
             made += formed.made
-            facts["attention"] = formed.facts()
+            asked = plan.attention == "asked"
+            facts["attention"] = formed.facts("asked for" if asked else f"measured to be faster on {target}")
         return {**_written(folder, target, made, {op: one.qualified for op, one in used.items()}), **facts}
 
     return run.stage(

@@ -51,6 +51,8 @@ def final(folder: Path, text: str = SCALED, key: str = "k" * 64) -> QuantizedGra
     )
     for node in model.graph.node:
         node.name = node.output[0]
+        node.metadata_props.add(key="aot.module", value="encoder.0")
+        node.metadata_props.add(key="aot.source", value="bert.py:7")
     onnx.save(model, folder / key / "model.onnx")
     return QuantizedGraph(Entry("quantize", key, folder / key, {"nodes": len(model.graph.node)}))
 
@@ -133,7 +135,11 @@ def test_it_is_asked_for_or_measured_to_be_faster(
     assert len(jobs) == becomes
     assert warnings(run) == []
     if got is not None:
-        assert got.facts["attention"] == {"formed": [NODE], "left": []}
+        found = got.facts["attention"]
+        assert (found["formed"], found["left"]) == ([NODE], [])
+        why = "asked for" if "asked" in how else "measured to be faster on sm90"
+        about = {"module": "encoder.0", "source": "bert.py:7"}
+        assert found["places"] == [{"plugin": "attention", "node": NODE, "replaced": True, "why": why, **about}]
         assert list(got.by_node()) == [NODE]
 
 
@@ -167,7 +173,10 @@ class TestStays:
         why = "its mask is not one of keys, [batch, 1, 1, keys]"
         assert warnings(run) == [f"{STAYS} in 1 place on sm90: {why}"]
         assert got is not None
-        assert got.facts["attention"] == {"formed": [], "left": [{"why": why, "nodes": ["o"], "told": True}]}
+        assert got.facts["attention"]["formed"] == []
+        assert got.facts["attention"]["left"] == [{"why": why, "nodes": ["o"], "told": True}]
+        (place,) = got.facts["attention"]["places"]
+        assert (place["node"], place["replaced"], place["why"]) == ("o", False, why)
 
     def test_a_kernel_that_does_not_come_to_be(
         self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timings: Any
@@ -206,6 +215,7 @@ class Carrier:
 
     final: Any
     kernels: tuple[Kernels, ...] = ()
+    replaced: tuple[Any, ...] = ()
 
 
 def test_kernels_that_were_brought_along_are_launched(
@@ -220,6 +230,7 @@ def test_kernels_that_were_brought_along_are_launched(
     for plan, launched in ((made(tmp_path), [NODE]), (made(tmp_path, none=True), [])):
         carried = stage.carrying(run, Carrier(graph, (got,)), replace(plan, targets=("sm90",)))  # type: ignore[arg-type]
         assert carried.kernels == (got,)
+        assert [place["node"] for place in carried.replaced] == launched
         facts = build_engine(run, graph, SPEC, replace(plan, backend="tensorrt"), "sm90", got).facts
         assert [layer.name for layer in trt.builders[-1].network.plugins] == launched
         assert facts["attention_kernels"] == len(launched)

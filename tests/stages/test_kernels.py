@@ -222,6 +222,7 @@ class Carrier:
 
     final: Any
     kernels: tuple[Kernels, ...] = ()
+    replaced: tuple[Any, ...] = ()
 
 
 def without_triton(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,20 +4,14 @@ activation: none, relu, silu (x σ(x)), gelu (x Φ(x), with erf), or gelu_tanh (
 arXiv:1606.08415), which is computed as x σ(2u), u = √(2/π) (x + 0.044715 x³), since tanh(u) = 2σ(2u) - 1. Summed and
 activated in FP32 and rounded once; products of FP32 are not rounded to TF32. Without a bias it is zeros.
 
-A program computes a block of rows and columns of y. Blocks are taken in bands of GROUP rows of blocks, so that programs
-that run at the same time read the same parts of x and weight from the L2 cache. Rows beyond the last are read as the
-last: no mask is needed, and what they give is not stored. `depth` is in bytes, so that a block takes as much shared
-memory in every dtype.
+Blocks, and `depth` in CONFIGS, are those of every product (aot/plugins/gemm.py).
 """
-
-import math
 
 import torch
 import triton
 import triton.language as tl
 
-from aot.errors import PluginError
-from aot.plugin import Launch, ceil_div, fixed
+from aot.plugins import gemm
 
 NAME = "aot::gemm_epilogue"
 SCHEMA = '(T x, T weight, T bias, str activation="gelu") -> (T y)'
@@ -45,41 +39,18 @@ SPACE = {
     "num_warps": [4, 8],
     "num_stages": [2, 3, 4, 5],
 }
-ACTIVATIONS = {
-    "none": lambda x: x,
-    "relu": torch.relu,
-    "silu": torch.nn.functional.silu,
-    "gelu": torch.nn.functional.gelu,
-    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
-}
 
 
 def reference(x, weight, bias, activation):
-    return ACTIVATIONS[activation](torch.nn.functional.linear(x.float(), weight.float(), bias.float())).to(x.dtype)
+    return gemm.activate(torch.nn.functional.linear(x.float(), weight.float(), bias.float()), activation).to(x.dtype)
 
 
 def outputs(shapes, attributes):
-    if attributes.activation not in ACTIVATIONS:
-        raise PluginError(f"unknown activation '{attributes.activation}'", fix=f"one of {', '.join(ACTIVATIONS)}")
-    return ((*shapes.x[:-1], shapes.weight[0]),)
+    return gemm.outputs(shapes, attributes)
 
 
 def launch(shapes, attributes, config):
-    rows = math.prod(shapes.x[:-1])
-    width, depth = fixed(shapes.weight[0], "the width of the layer"), fixed(shapes.x[-1], "the depth of the layer")
-    return Launch(
-        grid=(ceil_div(rows, config["rows"]) * ceil_div(width, config["columns"]),),
-        scalars={"rows": rows},
-        constants={
-            "WIDTH": width,
-            "DEPTH": depth,
-            "ACTIVATION": attributes.activation,
-            "ROWS": config["rows"],
-            "COLUMNS": config["columns"],
-            "STEP": config["depth"],
-            "GROUP": config["group"],
-        },
-    )
+    return gemm.launch(shapes, config, ACTIVATION=attributes.activation)
 
 
 @triton.jit
@@ -97,35 +68,8 @@ def kernel(
     STEP: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    DEEP: tl.constexpr = STEP * 8 // x.dtype.element_ty.primitive_bitwidth
-    across = (WIDTH + COLUMNS - 1) // COLUMNS
-    band = tl.program_id(0) // (GROUP * across)
-    high = tl.minimum(tl.cdiv(rows, ROWS) - band * GROUP, GROUP)
-    within = tl.program_id(0) % (GROUP * across)
-    top = (band * GROUP + within % high) * ROWS
-    left = within // high * COLUMNS
-    row, column, step = tl.arange(0, ROWS), tl.arange(0, COLUMNS), tl.arange(0, DEEP)
-    a = x + top.to(tl.int64) * DEPTH + tl.minimum(row, rows - 1 - top)[:, None] * DEPTH + step[None, :]
-    b = weight + left.to(tl.int64) * DEPTH + tl.minimum(column, WIDTH - 1 - left)[None, :] * DEPTH + step[:, None]
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for start in range(0, DEPTH, DEEP):
-        if DEPTH % DEEP == 0:
-            one, other = tl.load(a), tl.load(b)
-        else:
-            one = tl.load(a, mask=step[None, :] < DEPTH - start, other=0.0)
-            other = tl.load(b, mask=step[:, None] < DEPTH - start, other=0.0)
-        total = tl.dot(one, other, total, input_precision="ieee")
-        a += DEEP
-        b += DEEP
-    inside = (row[:, None] < rows - top) & (column[None, :] < WIDTH - left)
-    total += tl.load(bias + left + column, mask=column < WIDTH - left, other=0.0).to(tl.float32)[None, :]
-    if ACTIVATION == "relu":
-        total = tl.maximum(total, 0.0)
-    elif ACTIVATION == "silu":
-        total *= tl.sigmoid(total)
-    elif ACTIVATION == "gelu":
-        total *= 0.5 + 0.5 * tl.erf(total * 0.7071067811865476)
-    elif ACTIVATION == "gelu_tanh":
-        total *= tl.sigmoid(1.5957691216057308 * (total + 0.044715 * total * total * total))
-    at = top.to(tl.int64) * WIDTH + left + row[:, None] * WIDTH + column[None, :]
+    top, left = gemm.block(rows, WIDTH, ROWS, COLUMNS, GROUP)
+    total = gemm.product(x, weight, rows, top, left, WIDTH, DEPTH, ROWS, COLUMNS, STEP)
+    total = gemm.activated(total + gemm.by_column(bias, left, WIDTH, COLUMNS), ACTIVATION)
+    at, inside = gemm.within(rows, top, left, WIDTH, ROWS, COLUMNS)
     tl.store(y + at, total.to(y.dtype.element_ty), mask=inside)

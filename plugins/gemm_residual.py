@@ -2,19 +2,14 @@
 
 Summed in FP32 and rounded once; products of FP32 are not rounded to TF32. Without a bias it is zeros.
 
-A program computes a block of rows and columns of y. Blocks are taken in bands of GROUP rows of blocks, so that programs
-that run at the same time read the same parts of x and weight from the L2 cache. Rows beyond the last are read as the
-last: no mask is needed, and what they give is not stored. `depth` is in bytes, so that a block takes as much shared
-memory in every dtype.
+Blocks, and `depth` in CONFIGS, are those of every product (aot/plugins/gemm.py).
 """
-
-import math
 
 import torch
 import triton
 import triton.language as tl
 
-from aot.plugin import Launch, ceil_div, fixed
+from aot.plugins import gemm
 
 NAME = "aot::gemm_residual"
 SCHEMA = "(T x, T weight, T bias, T residual) -> (T y)"
@@ -53,20 +48,7 @@ def outputs(shapes, attributes):
 
 
 def launch(shapes, attributes, config):
-    rows = math.prod(shapes.x[:-1])
-    width, depth = fixed(shapes.weight[0], "the width of the layer"), fixed(shapes.x[-1], "the depth of the layer")
-    return Launch(
-        grid=(ceil_div(rows, config["rows"]) * ceil_div(width, config["columns"]),),
-        scalars={"rows": rows},
-        constants={
-            "WIDTH": width,
-            "DEPTH": depth,
-            "ROWS": config["rows"],
-            "COLUMNS": config["columns"],
-            "STEP": config["depth"],
-            "GROUP": config["group"],
-        },
-    )
+    return gemm.launch(shapes, config)
 
 
 @triton.jit
@@ -84,28 +66,9 @@ def kernel(
     STEP: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    DEEP: tl.constexpr = STEP * 8 // x.dtype.element_ty.primitive_bitwidth
-    across = (WIDTH + COLUMNS - 1) // COLUMNS
-    band = tl.program_id(0) // (GROUP * across)
-    high = tl.minimum(tl.cdiv(rows, ROWS) - band * GROUP, GROUP)
-    within = tl.program_id(0) % (GROUP * across)
-    top = (band * GROUP + within % high) * ROWS
-    left = within // high * COLUMNS
-    row, column, step = tl.arange(0, ROWS), tl.arange(0, COLUMNS), tl.arange(0, DEEP)
-    a = x + top.to(tl.int64) * DEPTH + tl.minimum(row, rows - 1 - top)[:, None] * DEPTH + step[None, :]
-    b = weight + left.to(tl.int64) * DEPTH + tl.minimum(column, WIDTH - 1 - left)[None, :] * DEPTH + step[:, None]
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for start in range(0, DEPTH, DEEP):
-        if DEPTH % DEEP == 0:
-            one, other = tl.load(a), tl.load(b)
-        else:
-            one = tl.load(a, mask=step[None, :] < DEPTH - start, other=0.0)
-            other = tl.load(b, mask=step[:, None] < DEPTH - start, other=0.0)
-        total = tl.dot(one, other, total, input_precision="ieee")
-        a += DEEP
-        b += DEEP
-    inside = (row[:, None] < rows - top) & (column[None, :] < WIDTH - left)
-    total += tl.load(bias + left + column, mask=column < WIDTH - left, other=0.0).to(tl.float32)[None, :]
-    at = top.to(tl.int64) * WIDTH + left + row[:, None] * WIDTH + column[None, :]
+    top, left = gemm.block(rows, WIDTH, ROWS, COLUMNS, GROUP)
+    total = gemm.product(x, weight, rows, top, left, WIDTH, DEPTH, ROWS, COLUMNS, STEP)
+    total += gemm.by_column(bias, left, WIDTH, COLUMNS)
+    at, inside = gemm.within(rows, top, left, WIDTH, ROWS, COLUMNS)
     total += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(y + at, total.to(y.dtype.element_ty), mask=inside)

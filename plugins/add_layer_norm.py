@@ -10,13 +10,11 @@ computed, `ahead` at a time. x and residual are read once and leave the caches f
 stays. A row must fit into a block, so `width` is fixed.
 """
 
-import math
-
 import torch
 import triton
 import triton.language as tl
 
-from aot.plugin import Launch, ceil_div, power_of_two
+from aot.plugins import norms
 
 NAME = "aot::add_layer_norm"
 SCHEMA = "(T x, T residual, T weight, T bias, float eps=1e-5) -> (T y, T total)"
@@ -56,20 +54,7 @@ def outputs(shapes, attributes):
 
 
 def launch(shapes, attributes, config):
-    rows = math.prod(shapes.x[:-1])
-    block = power_of_two(shapes.x[-1], "the normalized width")
-    fits = block * config["rows"] * config.get("ahead", 1) <= 12288  # FP32 of both inputs, in 96 KiB
-    return Launch(
-        grid=(config.get("programs") or ceil_div(rows, config["rows"]),),
-        scalars={"rows": rows},
-        constants={
-            "WIDTH": shapes.x[-1],
-            "EPS": attributes.eps,
-            "ROWS": config["rows"],
-            "AHEAD": config.get("ahead", 1) if fits else 1,
-            "BLOCK": block,
-        },
-    )
+    return norms.launch(shapes, attributes, config)
 
 
 @triton.jit

@@ -12,13 +12,11 @@ computed, `ahead` at a time. x and residual are read once and leave the caches f
 stays. A row must fit into a block, so `width` is fixed.
 """
 
-import math
-
 import torch
 import triton
 import triton.language as tl
 
-from aot.plugin import Launch, ceil_div, power_of_two
+from aot.plugins import norms, rounding
 
 NAME = "aot::add_rms_norm_fp8"
 SCHEMA = "(T x, T residual, T weight, float scale, float eps=1e-6) -> (float8_e4m3fn y, T total)"
@@ -51,21 +49,7 @@ def outputs(shapes, attributes):
 
 
 def launch(shapes, attributes, config):
-    rows = math.prod(shapes.x[:-1])
-    block = power_of_two(shapes.x[-1], "the normalized width")
-    fits = block * config["rows"] * config.get("ahead", 1) <= 12288  # FP32 of both inputs, in 96 KiB
-    return Launch(
-        grid=(config.get("programs") or ceil_div(rows, config["rows"]),),
-        scalars={"rows": rows},
-        constants={
-            "WIDTH": shapes.x[-1],
-            "EPS": attributes.eps,
-            "SCALE": attributes.scale,
-            "ROWS": config["rows"],
-            "AHEAD": config.get("ahead", 1) if fits else 1,
-            "BLOCK": block,
-        },
-    )
+    return norms.launch(shapes, attributes, config, SCALE=attributes.scale)
 
 
 @triton.jit
@@ -94,6 +78,6 @@ def kernel(
         value += tl.load(residual + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
         tl.store(total + at, value.to(total.dtype.element_ty), mask=inside)
         scale = tl.rsqrt(tl.sum(value * value, axis=1) / WIDTH + EPS)
-        scaled = tl.minimum(tl.maximum(value * scale[:, None] * gain[None, :], -448.0), 448.0)
-        tl.store(y + at, scaled.to(tl.float8e4nv), mask=inside)
+        scaled = value * scale[:, None] * gain[None, :]
+        tl.store(y + at, rounding.to_fp8(scaled), mask=inside)
         row += tl.num_programs(0) * ROWS

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from aot.plugins import gemm
+from aot.plugins import gemm, rounding
 
 NAME = "aot::gemm_requant"
 SCHEMA = '(Q x, Q weight, float32 scale, T bias, float y_scale, str activation="gelu") -> (Q y)'
@@ -79,10 +79,6 @@ def kernel(
     total = gemm.product(x, weight, rows, top, left, WIDTH, DEPTH, ROWS, COLUMNS, STEP)
     total = total * gemm.by_column(scale, left, WIDTH, COLUMNS) + gemm.by_column(bias, left, WIDTH, COLUMNS)
     total = gemm.activated(total, ACTIVATION) * (1.0 / SCALE)
-    if x.dtype.element_ty == tl.int8:
-        # FP32 holds no fractions from 2^23 on: there and back rounds half to even.
-        total = tl.minimum(tl.maximum(total, -128.0), 127.0) + 12582912.0 - 12582912.0
-    else:
-        total = tl.minimum(tl.maximum(total, -448.0), 448.0)
+    total = rounding.to_int8(total) if x.dtype.element_ty == tl.int8 else rounding.to_fp8(total)
     at, inside = gemm.within(rows, top, left, WIDTH, ROWS, COLUMNS)
-    tl.store(y + at, total.to(y.dtype.element_ty), mask=inside)
+    tl.store(y + at, total, mask=inside)

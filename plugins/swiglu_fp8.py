@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from aot.plugin import Launch, ceil_div, fixed
+from aot.plugins import rounding
 
 NAME = "aot::swiglu_fp8"
 SCHEMA = "(T gate_up, float scale) -> (float8_e4m3fn y)"
@@ -62,5 +63,5 @@ def kernel(gate_up, rows, y, WIDTH: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.
     at = row * (2 * WIDTH) + column
     gate = tl.load(gate_up + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
     up = tl.load(gate_up + at + WIDTH, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-    made = tl.minimum(tl.maximum(gate * tl.sigmoid(gate) * up * (1.0 / SCALE), -448.0), 448.0)
-    tl.store(y + row * WIDTH + column, made.to(tl.float8e4nv), mask=inside)
+    made = rounding.to_fp8(gate * tl.sigmoid(gate) * up * (1.0 / SCALE))
+    tl.store(y + row * WIDTH + column, made, mask=inside)

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from aot.plugin import Launch, ceil_div, fixed
+from aot.plugins import rounding
 
 NAME = "aot::swiglu_int8"
 SCHEMA = "(T gate_up, float scale) -> (int8 y)"
@@ -62,6 +63,5 @@ def kernel(gate_up, rows, y, WIDTH: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.
     at = row * (2 * WIDTH) + column
     gate = tl.load(gate_up + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
     up = tl.load(gate_up + at + WIDTH, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-    made = tl.minimum(tl.maximum(gate * tl.sigmoid(gate) * up * (1.0 / SCALE), -128.0), 127.0)
-    # FP32 holds no fractions from 2^23 on: there and back rounds half to even.
-    tl.store(y + row * WIDTH + column, (made + 12582912.0 - 12582912.0).to(tl.int8), mask=inside)
+    made = rounding.to_int8(gate * tl.sigmoid(gate) * up * (1.0 / SCALE))
+    tl.store(y + row * WIDTH + column, made, mask=inside)

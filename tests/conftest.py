@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from aot.sources import loading
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 # What a shell runs in the background ignores SIGINT, and so would all that tests start there.
@@ -18,6 +21,13 @@ ROOT = Path(__file__).parent.parent
 def _own_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's own store."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True)
+def _no_model_loaded() -> Iterator[None]:
+    """No test sees the model that the test before it loaded, nor the modules and plugins beside it."""
+    yield
+    loading.leave()
 
 
 @pytest.fixture(scope="session")

@@ -90,15 +90,26 @@ def imported(where: Place) -> ModuleType:
 def enter(where: Place) -> None:
     """Put the model's folder first on sys.path and forget what was imported from there, or for the model before."""
     global _current
-    folder = str(where.folder)
-    stale = {folder, _current} - {None}
-    if _current in sys.path:
-        sys.path.remove(_current)
-    _current = folder
-    sys.path.insert(0, folder)
+    leave()
+    _current = str(where.folder)
+    sys.path.insert(0, _current)
+    _forget(_current)
+
+
+def leave() -> None:
+    """Take the folder of the model that is loaded, if any is, from sys.path, and forget what was imported from it."""
+    global _current
+    if _current is not None:
+        if _current in sys.path:
+            sys.path.remove(_current)
+        _forget(_current)
+        _current = None
+
+
+def _forget(folder: str) -> None:
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if name != "__main__" and trace.is_local(file) and any(_under(file, root) for root in stale):
+        if name != "__main__" and trace.is_local(file) and _under(file, folder):
             del sys.modules[name]
     importlib.invalidate_caches()
 
@@ -108,7 +119,7 @@ def current() -> Path:
     return Path(_current or sys.path[0] or ".")
 
 
-def _under(file: str | None, folder: str | None) -> bool:
+def _under(file: str | None, folder: str) -> bool:
     return file is not None and os.path.abspath(file).startswith(f"{folder}{os.sep}")
 
 

@@ -62,7 +62,7 @@ def formed(graph: Path, form: Form, folder: Path) -> Iterator[tuple[Path, int]]:
     import onnx_ir as ir
 
     from aot.graph import run_passes
-    from aot.graph_check import Check
+    from aot.graph.check import Check
     from aot.passes.attention_kernel import attention_kernel_of
     from aot.passes.attention_operator import attention_operator
 

@@ -58,7 +58,7 @@ def restore(model: ir.Model, stated: list[Stated]) -> None:
     """
     import onnx_ir as ir
 
-    from aot.graph_inference import made_up
+    from aot.graph.inference import made_up
 
     for value, was in zip(ends(model), stated, strict=True):
         if was.shape is not None:

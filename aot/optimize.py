@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from aot.graph import Applied, Pass
-    from aot.graph_check import Check
+    from aot.graph.check import Check
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ def optimize(
 ) -> Optimized:
     """Rewrite `model` in place; its inputs and outputs keep names, dtypes, shapes and order.
 
-    check: compares before and after (`aot.graph_check`). fold_limit: bytes by which folded constants may make the
+    check: compares before and after (`aot.graph.check`). fold_limit: bytes by which folded constants may make the
     model larger. For the others see `chosen`. Raises UsageError for a pass that does not exist, and GraphError where
     `check` finds a pass that changes what the graph computes.
     """
     from aot.graph import run_passes
-    from aot.graph_order import name_apart, sort
+    from aot.graph.order import name_apart, sort
     from aot.passes.fold_constants import LIMIT
 
     passes = chosen(narrow=narrow, quantized=quantized, operator=operator, without=without)
@@ -144,6 +144,6 @@ def _uncollected() -> Iterator[None]:
 
 
 def _count(model: ir.Model) -> int:
-    from aot.graph_state import walk
+    from aot.graph.state import walk
 
     return sum(1 for _ in walk(model.graph, everywhere=True))

@@ -13,7 +13,7 @@ from aot.model_file import Stated, ends
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from aot.graph_check import Check
+    from aot.graph.check import Check
     from aot.optimize import Optimized
 
 _TAKES = "aot optimize takes an .onnx file; aot build takes model.py, x.pt2, x.onnx and prepared artifacts"
@@ -66,8 +66,8 @@ def _load(source: Path, check: Check | None) -> tuple[ir.Model, list[Stated]]:
     With what the file states of its inputs and outputs, before anything is inferred.
     """
     from aot.graph import Pass, infer_shapes
-    from aot.graph_shapes import forget_wrong_shapes
-    from aot.graph_state import State
+    from aot.graph.shapes import forget_wrong_shapes
+    from aot.graph.state import State
     from aot.onnx_input import OPSET
     from aot.onnx_input.loading import load
     from aot.onnx_input.opsets import upgrade

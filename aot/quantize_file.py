@@ -156,7 +156,7 @@ def _load(source: Path) -> tuple[ir.Model, list[Stated]]:
     """
     from aot import origins
     from aot.graph import infer_shapes
-    from aot.graph_shapes import forget_wrong_shapes
+    from aot.graph.shapes import forget_wrong_shapes
     from aot.onnx_input import OPSET
     from aot.onnx_input.loading import load
     from aot.onnx_input.opsets import upgrade
@@ -264,7 +264,7 @@ def _collected(folder: Path, spec: ModelSpec, given: Iterable[Arrays], compare: 
 
 def _optimize(model: ir.Model, recipe: Recipe, progress: Progress) -> None:
     """The passes that a build in this precision runs, each looked at in a few places."""
-    from aot.graph_check import Check
+    from aot.graph.check import Check
     from aot.optimize import optimize
 
     progress.stage("optimize")

@@ -92,7 +92,7 @@ def command(
     """
     from aot.config import QUANTIZED
     from aot.form import form_for
-    from aot.graph_check import Check
+    from aot.graph.check import Check
     from aot.optimize_file import optimize_file
 
     operator = False

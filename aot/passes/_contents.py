@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from aot.graph_inference import made_up, new_dim
+from aot.graph.inference import made_up, new_dim
 from aot.passes import _compute_views
 from aot.passes._contents_shapes import SHAPES
 from aot.passes._edit import attribute, dims, tensor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from aot.graph_shapes import ALIKE
+from aot.graph.shapes import ALIKE
 from aot.passes._edit import EVERYTHING, array, attribute, dims
 from aot.passes._layouts import REDUCTIONS
 from aot.passes._symbols import Polynomial, at_least, atom, quotient

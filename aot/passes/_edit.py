@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from aot.graph_constants import constant_of, initializer
-from aot.graph_inference import made_up
-from aot.graph_state import STATE, walk
+from aot.graph.constants import constant_of, initializer
+from aot.graph.inference import made_up
+from aot.graph.state import STATE, walk
 
 Dim = int | str | None
 

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.graph_constants import lift_constants
-from aot.graph_state import CONTROL, inner_graphs
+from aot.graph.constants import lift_constants
+from aot.graph.state import CONTROL, inner_graphs
 from aot.passes._compute import Array, Unfoldable, compute, foldable
 from aot.passes._compute_elementwise import cast
 from aot.passes._edit import attribute, constant, every_node, nodes, replace, tensor

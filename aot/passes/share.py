@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.graph_state import CONTROL, inner_graphs
+from aot.graph.state import CONTROL, inner_graphs
 from aot.passes._compute import RANDOM
 from aot.passes._edit import refine, replace
 

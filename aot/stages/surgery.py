@@ -61,7 +61,7 @@ def rewrite(
     import onnx
     import onnx_ir as ir
 
-    from aot.graph_check import Check
+    from aot.graph.check import Check
     from aot.optimize import optimize
 
     model = ir.load(source)

@@ -98,11 +98,11 @@ def _shaken(session: Runner, unsteady: Runner, cases: Sequence[Case]) -> float:
 
 @contextmanager
 def _unsteady(graph: Path, folder: Path, spec: ModelSpec, plan: Plan) -> Iterator[Runner]:
-    """The graph with every result moved in its last digit (see `aot.graph_run.shaken`)."""
+    """The graph with every result moved in its last digit (see `aot.graph.run.shaken`)."""
     import onnx
     import onnx_ir as ir
 
-    from aot.graph_run import shaken
+    from aot.graph.run import shaken
 
     model = onnx.load(graph, load_external_data=False)
     known = {value.name: value.type.tensor_type.elem_type for value in (*model.graph.value_info, *model.graph.output)}

@@ -13,7 +13,7 @@ import pytest
 
 from aot import origins
 from aot.graph import Pass, infer_shapes
-from aot.graph_state import State
+from aot.graph.state import State
 from aot.origins import Origin
 from aot.passes import PASSES
 from aot.passes.attention_kernel import attention_kernel

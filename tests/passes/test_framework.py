@@ -11,8 +11,8 @@ import pytest
 
 from aot import origins
 from aot.graph import Pass, infer_shapes, run_passes
-from aot.graph_shapes import forget_wrong_shapes
-from aot.graph_state import State
+from aot.graph.shapes import forget_wrong_shapes
+from aot.graph.state import State
 from aot.origins import Origin
 from aot.passes import PASSES
 from aot.passes._edit import bypass, nodes, replace

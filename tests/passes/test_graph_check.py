@@ -12,7 +12,7 @@ import pytest
 
 from aot.errors import GraphError
 from aot.graph import Pass, run_passes
-from aot.graph_check import SITES, Check
+from aot.graph.check import SITES, Check
 from aot.passes._edit import bypass, constant, nodes, replace
 from tests.passes.test_limits import HEAD
 

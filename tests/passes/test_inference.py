@@ -11,8 +11,8 @@ import onnx_ir as ir
 import pytest
 
 from aot.graph import Pass, Skip, infer_shapes, run_passes
-from aot.graph_constants import lift_constants
-from aot.graph_order import name_apart, sort
+from aot.graph.constants import lift_constants
+from aot.graph.order import name_apart, sort
 from aot.optimize import optimize
 from aot.passes.fold_constants import fold_constants
 from aot.passes.shape_arithmetic import shape_arithmetic

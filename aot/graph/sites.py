@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from aot.graph_state import State, write_constant, write_nodes, write_value
+from aot.graph.state import State, write_constant, write_nodes, write_value
 
 if TYPE_CHECKING:
     import onnx

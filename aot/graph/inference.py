@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from aot.graph_constants import constant_of
-from aot.graph_state import State, inner_graphs, write_constant, write_nodes, write_value
+from aot.graph.constants import constant_of
+from aot.graph.state import State, inner_graphs, write_constant, write_nodes, write_value
 
 if TYPE_CHECKING:
     import onnx

@@ -1,6 +1,6 @@
 """The dtypes and shapes of a graph: all of them once, and after a rewrite those of what is new.
 
-`aot.graph_inference` infers; here it is decided what is worth asking for.
+`aot.graph.inference` infers; here it is decided what is worth asking for.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from aot.graph_constants import constant_of
-from aot.graph_inference import SMALL, Symbols, holds_whole, in_order, inferred, infos, is_long, made_up, reads, take
-from aot.graph_state import State, inner_graphs
+from aot.graph.constants import constant_of
+from aot.graph.inference import SMALL, Symbols, holds_whole, in_order, inferred, infos, is_long, made_up, reads, take
+from aot.graph.state import State, inner_graphs
 
 _ASKED = "aot.asked"
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)

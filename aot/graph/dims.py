@@ -14,8 +14,8 @@ from itertools import count
 
 import onnx_ir as ir
 
-from aot.graph_inference import made_up
-from aot.graph_state import walk
+from aot.graph.inference import made_up
+from aot.graph.state import walk
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 

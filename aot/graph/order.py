@@ -11,7 +11,7 @@ from itertools import count
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from aot.graph_state import inner_graphs, walk
+from aot.graph.state import inner_graphs, walk
 
 
 def name_apart(model: ir.Model) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.errors import EngineError
-from aot.graph_sites import Part
+from aot.graph.sites import Part
 
 if TYPE_CHECKING:
     import onnx

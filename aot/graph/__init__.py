@@ -14,7 +14,7 @@ for. Dims that may be known better by then are asked for once the list is throug
 saying where it comes from inherits the origin of what it replaced (`aot.origins.inherit` has the rule).
 
 A value keeps its name as long as it holds the same numbers: by the names a rewrite is compared with what it replaced
-(`aot.graph_check`). One that holds others should have another name; else only what reads it shows that all is well.
+(`aot.graph.check`). One that holds others should have another name; else only what reads it shows that all is well.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from itertools import takewhile
 import onnx_ir as ir
 
 from aot import origins
-from aot.graph_constants import lift_constants, read_small
-from aot.graph_dims import named_inputs
-from aot.graph_shapes import complete, infer_shapes
-from aot.graph_state import STATE, State, inner_graphs
+from aot.graph.constants import lift_constants, read_small
+from aot.graph.dims import named_inputs
+from aot.graph.shapes import complete, infer_shapes
+from aot.graph.state import STATE, State, inner_graphs
 from aot.origins import Origin
 
 __all__ = [

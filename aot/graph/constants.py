@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from aot.graph_state import walk
+from aot.graph.state import walk
 
 _SMALL = 1 << 12
 """Elements."""

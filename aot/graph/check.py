@@ -1,7 +1,7 @@
 """The numbers of a rewrite: what a pass changed is run before and after, on random inputs of two sizes.
 
 `Check` watches the passes. Of each it takes a few sites, unlike one another, runs the parts around them
-(`aot.graph_sites`) in both graphs, and compares. A rewrite may rest on what is known of the values around it (a mask
+(`aot.graph.sites`) in both graphs, and compares. A rewrite may rest on what is known of the values around it (a mask
 is finite, a sum is positive), which random numbers do not respect: parts that differ are run again with more around
 them, and in the end the whole graph decides. So a part that cannot be run by itself, or only differs by itself, is
 said to be not checked, and a difference of the whole graph is an error of the pass.
@@ -20,9 +20,9 @@ import onnx_ir as ir
 from aot import origins
 from aot.errors import GraphError
 from aot.graph import Pass
-from aot.graph_run import Difference, Trials, Unable, attempt, compare, differ, difference
-from aot.graph_sites import Part, Target, TooLarge, parts, targets, whole
-from aot.graph_state import State
+from aot.graph.run import Difference, Trials, Unable, attempt, compare, differ, difference
+from aot.graph.sites import Part, Target, TooLarge, parts, targets, whole
+from aot.graph.state import State
 
 SITES = 3
 """Sites of a pass that are checked."""

@@ -97,7 +97,7 @@ def taken(spec: ModelSpec) -> dict[str, Taken]:
     }
 
 
-def _taken_by(path: Path) -> dict[str, Taken]:
+def taken_by(path: Path) -> dict[str, Taken]:
     """The same of an ONNX file. Raises UsageError for a file that is not ONNX."""
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -180,7 +180,7 @@ def _of_onnx(name: str, spec: ModelSpec | None, dims: Mapping[str, Triple], run:
         raise UsageError(f"no such file: {name}", fix="check the path")
     cpu = backend.get("onnxruntime")
     label = f"ONNX (onnxruntime {cpu.version()}, cpu)"
-    return Runnable(name, label, spec, partial(cpu.open, Path(name), spec, ()), given=_taken_by(Path(name)))
+    return Runnable(name, label, spec, partial(cpu.open, Path(name), spec, ()), given=taken_by(Path(name)))
 
 
 def _of_model(name: str, dims: Mapping[str, Triple], run: Run) -> Runnable:

@@ -68,7 +68,7 @@ def _nvml() -> ctypes.CDLL | None:
         return None
 
 
-class _Memory(ctypes.Structure):
+class Memory(ctypes.Structure):
     """`nvmlMemory_t`."""
 
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
@@ -84,7 +84,7 @@ def _probe(nvml: ctypes.CDLL, visible: str | None) -> tuple[Gpu | None, str | No
         handle = _first_visible(nvml, visible)
         if handle is None:
             return None, driver
-        major, minor, memory = ctypes.c_int(), ctypes.c_int(), _Memory()
+        major, minor, memory = ctypes.c_int(), ctypes.c_int(), Memory()
         failed = (
             nvml.nvmlDeviceGetName(handle, text, 96)
             or nvml.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor))
@@ -95,6 +95,15 @@ def _probe(nvml: ctypes.CDLL, visible: str | None) -> tuple[Gpu | None, str | No
         return Gpu(text.value.decode(), f"sm{major.value}{minor.value}", int(memory.total)), driver
     finally:
         nvml.nvmlShutdown()
+
+
+def gpu_handle() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
+    """NVML, open until its `nvmlShutdown`, and its handle of the GPU that `machine` reports; None without one."""
+    nvml = _nvml()
+    if nvml is None or nvml.nvmlInit_v2():
+        return None
+    handle = _first_visible(nvml, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return None if handle is None else (nvml, handle)
 
 
 def _first_visible(nvml: ctypes.CDLL, visible: str | None) -> ctypes.c_void_p | None:

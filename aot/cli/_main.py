@@ -27,6 +27,7 @@ COMMANDS = {
     "quantize": "Write an ONNX file with Q/DQ, or in FP16 or BF16, calibrated on your data.",
     "run": "Run an artifact on given or random inputs.",
     "diff": "Compare any two of model, ONNX file and artifact.",
+    "bench": "Time an artifact beside eager, torch.compile and onnxruntime.",
     "inspect": "Show what an artifact is and how it was made.",
     "plugin": "List, check, tune, compile or begin plugins: ops that a target lacks.",
     "doctor": "Show what this machine can build and run.",

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from aot import batches
 from aot.declaration import ModelSpec
 from aot.errors import DeclarationError, ExportError
-from aot.frontend.call import called
+from aot.frontend.call import arguments, called
 from aot.frontend.paths import parting
 from aot.frontend.quiet import RAISED
 from aot.sources.loading import deepest
@@ -36,6 +36,15 @@ class Eager:
     def module(self) -> torch.nn.Module:
         """What is run."""
         return self._module
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What it was declared as."""
+        return self._spec
+
+    def arguments(self, given: Mapping[str, torch.Tensor]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """What the module takes for tensors by flat name: by position, and by keyword; lifted states are not in it."""
+        return arguments(self._module.forward, self._spec, given)
 
     def __call__(self, inputs: Mapping[str, Any]) -> Arrays:
         """Raises ExportError where the model cannot run on such inputs, at the user's line."""
@@ -84,10 +93,15 @@ class EagerProgram(Eager):
         self._structure = program.call_spec.in_spec
         self._leaves = [one.arg for one in program.graph_signature.input_specs if one.kind is InputKind.USER_INPUT]
 
-    def _call(self, given: Mapping[str, torch.Tensor]) -> Any:
+    def arguments(self, given: Mapping[str, torch.Tensor]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """See Eager.arguments."""
         leaves = [leaf.value if isinstance(leaf, ConstantArgument) else given[leaf.name] for leaf in self._leaves]
-        args, kwargs = pytree.tree_unflatten(leaves, self._structure)
-        return self._module(*args, **kwargs)
+        positional, named = pytree.tree_unflatten(leaves, self._structure)
+        return positional, named
+
+    def _call(self, given: Mapping[str, torch.Tensor]) -> Any:
+        positional, named = self.arguments(given)
+        return self._module(*positional, **named)
 
 
 def tensor(values: Any) -> torch.Tensor:

@@ -1,0 +1,83 @@
+"""`aot bench`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from aot.cli import INTERRUPTED, _options
+from aot.cli._progress import reporter
+
+
+@click.command("bench", no_args_is_help=True)
+@click.argument("things", nargs=-1, metavar="ARTIFACT|MODEL|X.onnx...")
+@click.option("--model", metavar="MODEL", help="What eager and torch.compile run, as `aot build` takes it.")
+@click.option("--against", metavar="NAME,...", help="Contenders. Default: all that can run here.")
+@click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    metavar="NAME=N,...",
+    help="Sizes of the Dims; repeatable. Default: every optimum.",
+)
+@click.option("--runs", type=click.IntRange(1), metavar="N", help="Timed runs of each contender at each size.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="Or for so long. Default: 10.")
+@click.option(
+    "--precision",
+    type=_options.Named("precision", lambda: ("fp32", "fp16", "bf16")),
+    metavar="NAME",
+    help="What torch computes in. Default: on a GPU what the engine does beside quantized layers, else fp32.",
+)
+@click.option("--seed", default=0, metavar="N", help="Of generated inputs and the order of blocks. Default: 0.")
+@_options.dim_option
+@_options.json_option
+def command(
+    things: tuple[str, ...],
+    model: str | None,
+    against: str | None,
+    sizes: tuple[str, ...],
+    runs: int | None,
+    seconds: float | None,
+    precision: str | None,
+    seed: int,
+    dims: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Time artifacts, a model in PyTorch and an ONNX file side by side, on the same inputs.
+
+    Contenders beside the artifacts: eager, compile-default, compile-reduce-overhead, compile-max-autotune,
+    onnxruntime-cpu, onnxruntime-cuda, onnxruntime-tensorrt, torch-tensorrt. What cannot run is listed with the reason.
+    Each has a process of its own; their runs are in turns. Ctrl-C prints what was measured until then.
+
+    \b
+    Examples:
+      aot bench minilm.aot --model model.py
+      aot bench fp16.aot fp8.aot --size batch=1 --size batch=8,seq=128 --json
+      aot bench model.py --against eager,compile-default --runs 300
+    """
+    from aot.bench.bench import SECONDS, Options, bench
+    from aot.bench.measuring import Effort
+    from aot.bench.table import text
+    from aot.errors import UsageError
+    from aot.run import Run
+    from aot.store import Store
+
+    if runs is not None and seconds is not None:
+        raise UsageError("--runs and --seconds contradict each other", fix="give one of them")
+    options = Options(
+        things,
+        model,
+        None if against is None else [name.strip() for name in against.split(",") if name.strip()],
+        [_options.sizes((one,)) for one in sizes],
+        _options.dims(dims),
+        precision,
+        Effort(runs, seconds or SECONDS, seed),
+    )
+    with reporter() as progress:
+        found = bench(options, Run(Store(), progress))
+    click.echo(json.dumps(found) if as_json else text(found))
+    if found["interrupted"]:
+        click.echo("interrupted; what was measured until then is above", err=True)
+        return INTERRUPTED
+    return 0

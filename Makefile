@@ -5,6 +5,9 @@ VENV ?= .venv
 # How many test processes run side by side.
 JOBS ?= 2
 
+# Bytecode is kept, whatever the shell says: without it every process that a test starts compiles torch again.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SWEPT := $(VENV)/.installed-sweep

@@ -10,6 +10,7 @@
     ├── ProfileError              an optimization profile
     ├── TargetError               what a backend cannot do for a target, found before any work
     ├── EngineError               the vendor's builder or runtime said no
+    ├── InputError                an array that a loaded engine does not take
     ├── ArtifactError             an artifact that is damaged, foreign or incomplete
     └── StoreError                the disk under the store
 
@@ -92,6 +93,10 @@ class TargetError(AotError):
 
 class EngineError(AotError):
     """The vendor's builder or runtime refused."""
+
+
+class InputError(AotError):
+    """An array that a loaded engine does not take: its name, dtype or shape."""
 
 
 class ArtifactError(AotError):

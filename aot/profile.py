@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import log2
+from math import log2, prod
 
 from aot.declaration import Dim, Input, ModelSpec
 from aot.errors import ProfileError, unknown
@@ -93,11 +93,28 @@ def values(name: str, tensor: Input, volume: int) -> tuple[Shape, Shape, Shape]:
     return (low,) * volume, ((low + high) // 2,) * volume, (high,) * volume
 
 
-def choose(spec: ModelSpec, profiles: Sequence[Profile], sizes: Mapping[str, Sequence[int]]) -> int | None:
-    """The index of the profile that holds these input shapes, and of several the one tuned closest to them.
+def closest(profiles: Sequence[Profile], sizes: Mapping[str, int]) -> int | None:
+    """The index of the profile that holds these sizes of Dims, and of several the one tuned closest to them.
 
-    Closeness is the distance of the sizes to the optimum in octaves, summed over the Dims. None: no profile holds them.
+    Closeness is the distance of the sizes to the optimum in octaves, summed over the Dims; of two as close, the one
+    with less room. None: no profile holds them.
     """
+
+    def distance(index: int) -> tuple[float, int]:
+        profile = profiles[index]
+        octaves = sum(abs(log2(max(size, 1)) - log2(max(profile[dim][1], 1))) for dim, size in sizes.items())
+        return octaves, prod(profile[dim][2] for dim in sizes)
+
+    fitting = [
+        index
+        for index, profile in enumerate(profiles)
+        if all(profile[dim][0] <= size <= profile[dim][2] for dim, size in sizes.items())
+    ]
+    return min(fitting, key=distance, default=None)
+
+
+def choose(spec: ModelSpec, profiles: Sequence[Profile], sizes: Mapping[str, Sequence[int]]) -> int | None:
+    """The index of the profile that holds these shapes of inputs by name and is closest to them; see `closest`."""
     seen = {
         declared.name: size
         for name, shape in sizes.items()
@@ -106,12 +123,4 @@ def choose(spec: ModelSpec, profiles: Sequence[Profile], sizes: Mapping[str, Seq
         if isinstance(declared, Dim)
     }
 
-    def distance(index: int) -> float:
-        return sum(abs(log2(max(size, 1)) - log2(max(profiles[index][dim][1], 1))) for dim, size in seen.items())
-
-    fitting = [
-        index
-        for index, profile in enumerate(profiles)
-        if all(profile[dim][0] <= size <= profile[dim][2] for dim, size in seen.items())
-    ]
-    return min(fitting, key=distance, default=None)
+    return closest(profiles, seen)

@@ -1,1 +1,37 @@
-"""What runs where an engine is deployed: neither torch nor a compiler is needed there."""
+"""What runs where an engine is deployed: numpy, cuda-bindings and TensorRT's runtime, or onnxruntime; no torch.
+
+load -> Session     `aot.load("x.aot")`: chosen, checked, loaded
+manifest.py         what an artifact is to someone who runs it; files.py: its files, unpacked and checked
+loading.py          which of its engines runs here, and why the others do not
+session.py          calls, whatever runs them; state.py: what is fed back; pending.py: calls that are not over
+signature.py        names, dtypes, shapes and profiles, held against what is given
+interchange.py      numpy, torch, CuPy and whatever speaks DLPack (dlpack.py), and back
+executor.py         what runs a call: onnxruntime.py on the CPU, tensorrt.py on a GPU
+lanes.py            a stream with its memory and contexts; graphs.py: CUDA graphs of them
+cuda.py             the calls of the driver that all this needs; driver.py: kernels as PTX
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aot.runtime.loading import load
+    from aot.runtime.manifest import Tensor
+    from aot.runtime.pending import Pending
+    from aot.runtime.session import Bound, Session
+    from aot.runtime.state import Stream
+
+__all__ = ["Bound", "Pending", "Session", "Stream", "Tensor", "load"]
+_HOMES = {
+    "load": "loading", "Session": "session", "Bound": "session", "Pending": "pending", "Stream": "state",
+    "Tensor": "manifest",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, each imported when it is asked for: a build that needs one kernel does not pay for numpy."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

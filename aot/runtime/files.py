@@ -1,0 +1,65 @@
+"""The files of an artifact: where they lie, and whether they are what the manifest says."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aot.errors import ArtifactError, UsageError
+from aot.store import Store, sha256
+
+MANIFEST = "manifest.json"
+GIVE = "give the folder or the .tar that `aot build` wrote"
+COPY = "copy the artifact again, or build it again"
+
+
+def check(folder: Path, name: str, size: int, digest: str, shown: str) -> None:
+    """Raise ArtifactError, naming the file, where it is missing, is a link out of the artifact, or changed.
+
+    size: in bytes. digest: its SHA-256 (hex), which takes a second for every one to two gigabytes.
+    """
+    path, where = folder / name, f"{shown}/{name}"
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ArtifactError("a file of the artifact is a link that leaves it", where=where, fix=COPY)
+    try:
+        found = path.stat().st_size
+        seen = sha256(path) if found == size else None
+    except OSError as error:
+        raise ArtifactError(
+            f"a file of the artifact cannot be read: {error.strerror}", where=where, fix=COPY
+        ) from error
+    if found != size:
+        raise ArtifactError(f"a file of the artifact has {found} bytes instead of {size}", where=where, fix=COPY)
+    if seen != digest:
+        raise ArtifactError("a file of the artifact is damaged: its SHA-256 differs", where=where, fix=COPY)
+
+
+def unpacked(name: str) -> Path:
+    """The folder of an artifact: the path itself, or where its `.tar` is unpacked, once, in the store.
+
+    Raises UsageError for a path that is not there, ArtifactError for a tar that is damaged or would write
+    outside its folder.
+    """
+    path = Path(name)
+    if path.is_dir():
+        return path
+    if not path.is_file():
+        raise UsageError(f"no such artifact: {name}", fix=GIVE)
+
+    def extract(folder: Path) -> Mapping[str, Any]:
+        try:
+            with tarfile.open(path, "r:") as tar:
+                tar.extractall(folder, filter="data")
+        except tarfile.TarError as error:
+            raise ArtifactError(f"not a readable tar: {error}", where=name, fix="copy it again") from error
+        if not (folder / MANIFEST).is_file():
+            raise ArtifactError("not an artifact: it has no manifest.json", where=name, fix=GIVE)
+        return {"from": path.name}
+
+    try:
+        key = sha256(path)
+    except OSError as error:
+        raise ArtifactError(f"the artifact cannot be read: {error.strerror}", where=name, fix=COPY) from error
+    return Store().fetch("unpacked", key, extract).path

@@ -1,0 +1,174 @@
+"""What an artifact is to someone who runs it, read from `manifest.json` with the standard library alone.
+
+`aot/artifact.py` describes the whole file, and `aot inspect` holds it against that.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aot.errors import ArtifactError
+from aot.profile import Profile
+from aot.runtime import files
+from aot.runtime.files import COPY, GIVE, MANIFEST
+
+SCHEMA = 1
+REBUILD = "build it again: aot build MODEL"
+GRAPH = "graph/model.onnx"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output. dtype: as numpy or ml_dtypes names it. shape: a dynamic size is the name of its Dim; of an
+    output it is `?` where nothing names it."""
+
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype} [{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine of the artifact. target: `sm90`, ... or `cpu`. version: of the vendor's library that built it."""
+
+    target: str
+    backend: str
+    version: str
+    file: str
+
+
+@dataclass(frozen=True)
+class State:
+    """An input that is fed back. output: what is its next value. initial: the bytes of its elements before the first
+    call in C order, or of a single one where all are alike."""
+
+    output: str
+    initial: bytes
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """See the module's docstring.
+
+    folder: where it lies; shown: as the user named it. dims: (min, opt, max) of every Dim, and multiples: what its
+    sizes are multiples of. lows: the least value of integer inputs that declare one. files: (bytes, SHA-256) by name.
+    graph: the final ONNX file by name, None where there is none.
+    """
+
+    folder: Path
+    shown: str
+    name: str
+    precision: str
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+    dims: Mapping[str, tuple[int, int, int]]
+    multiples: Mapping[str, int]
+    lows: Mapping[str, int]
+    profiles: tuple[Profile, ...]
+    states: Mapping[str, State]
+    engines: tuple[Engine, ...]
+    graph: str | None
+    files: Mapping[str, tuple[int, str]]
+
+    def path(self, name: str) -> Path:
+        """Where a file of the artifact lies."""
+        return self.folder / name
+
+    def check(self, names: Iterator[str]) -> None:
+        """Raise ArtifactError for the first of these files that is missing or not what was packed."""
+        for name in names:
+            if name not in self.files:
+                raise ArtifactError(
+                    f"the manifest is damaged: it does not list {name}", where=f"{self.shown}/{MANIFEST}", fix=REBUILD
+                )
+            files.check(self.folder, name, *self.files[name], self.shown)
+
+    def under(self, folder: str) -> Iterator[str]:
+        """The files in a folder of the artifact, by name."""
+        return (name for name in self.files if name.startswith(f"{folder}/"))
+
+
+def read(name: str) -> Manifest:
+    """The manifest of an artifact, a folder or a `.tar`; its files are not checked.
+
+    Raises UsageError for a path that is not there, ArtifactError for what is no artifact of this aot.
+    """
+    folder = files.unpacked(name)
+    where = f"{name}/{MANIFEST}"
+    try:
+        data = json.loads((folder / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        raise ArtifactError("not an artifact: it has no manifest.json", where=name, fix=GIVE) from None
+    except OSError as error:
+        raise ArtifactError(f"the manifest cannot be read: {error.strerror}", where=where, fix=COPY) from error
+    except ValueError as error:
+        raise ArtifactError(f"the manifest is not JSON: {error}", where=where, fix=REBUILD) from error
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if not isinstance(version, int):
+        raise ArtifactError("the manifest is not one of aot's: it has no schema_version", where=where, fix=REBUILD)
+    if version > SCHEMA:
+        raise ArtifactError(
+            f"the artifact has schema version {version}, and this aot reads up to {SCHEMA}",
+            where=where,
+            fix="upgrade aot, or build the artifact again with this version",
+        )
+    try:
+        return _manifest(data, folder, name)
+    except KeyError as error:
+        said = f"it lacks {error}"
+    except (TypeError, ValueError, AttributeError) as error:
+        said = " ".join(str(error).split())
+    raise ArtifactError(f"the manifest is damaged: {said}", where=where, fix=REBUILD)
+
+
+def _manifest(data: Mapping[str, Any], folder: Path, shown: str) -> Manifest:
+    spec, plan = data["spec"], data["plan"]
+    listed = {str(name): (int(one["bytes"]), str(one["sha256"])) for name, one in data["files"].items()}
+    return Manifest(
+        folder=folder,
+        shown=shown,
+        name=str(data["name"]),
+        precision=str(plan["precision"]),
+        inputs={name: _tensor(one) for name, one in spec["inputs"].items()},
+        outputs={str(one["name"]): _tensor(one) for one in data["io"]["outputs"]},
+        dims={name: (int(low), int(opt), int(high)) for name, (low, opt, high, *_) in spec["dims"].items()},
+        multiples={name: int(multiple) for name, (_, _, _, multiple) in _longer(spec["dims"])},
+        lows={
+            name: int(one["low"])
+            for name, one in spec["inputs"].items()
+            if one["low"] is not None and "int" in one["dtype"]
+        },
+        profiles=tuple(
+            {dim: (int(low), int(opt), int(high)) for dim, (low, opt, high) in profile.items()}
+            for profile in plan["profiles"]
+        ),
+        states={
+            name: State(str(one["output"]), base64.b64decode(one["initial"], validate=True))
+            for name, one in spec.get("states", {}).items()
+        },
+        engines=tuple(_engine(part["engine"]["facts"]) for part in data["engines"]),
+        graph=GRAPH if GRAPH in listed else None,
+        files=listed,
+    )
+
+
+def _longer(dims: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((name, bounds) for name, bounds in dims.items() if len(bounds) == 4)
+
+
+def _tensor(one: Mapping[str, Any]) -> Tensor:
+    return Tensor(str(one["dtype"]), tuple("?" if size is None else size for size in one["shape"]))
+
+
+def _engine(facts: Mapping[str, Any]) -> Engine:
+    name = str(facts["file"])
+    if "/" in name or "\\" in name or name in ("", ".", ".."):
+        raise ValueError(f"an engine's file is called {name!r}")
+    return Engine(str(facts["target"]), str(facts["backend"]), str(facts["version"]), f"engines/{name}")

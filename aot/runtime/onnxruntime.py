@@ -1,0 +1,211 @@
+"""The final graph on onnxruntime's CPU provider: for machines without the GPU that an engine is for.
+
+Q/DQ is executed as written, as in `aot/backends/onnxruntime.py`, where the reasons are. FP16 is computed in FP32
+between casts, and what few kernels there are for BF16 decides whether such a graph is taken at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from aot import toolchain
+from aot.arrays import dtype_named
+from aot.errors import EngineError
+from aot.runtime.executor import Binding, Call, Executor, Kept
+from aot.runtime.interchange import Array, Given, bits
+from aot.runtime.manifest import Manifest
+from aot.runtime.pending import Pending, Working
+
+NAME = "onnxruntime"
+UNSOUND = ("ReluQuantRewrite", "ClipQuantRewrite")
+WORKERS = 4
+
+
+def version() -> str | None:
+    """The installed version, None where it is not installed. Imports nothing."""
+    return toolchain.version("onnxruntime") or toolchain.version("onnxruntime-gpu")
+
+
+def options(*, optimize: bool = True) -> Any:
+    """Options of every session: exact Q/DQ, threads for the CPUs there are. optimize: False loads faster."""
+    import onnxruntime as ort
+
+    made = ort.SessionOptions()
+    made.log_severity_level = 4  # its errors come as exceptions
+    made.intra_op_num_threads = threads()
+    made.add_session_config_entry("session.disable_quant_qdq", "1")
+    made.add_session_config_entry("session.x64quantprecision", "1")
+    levels = ort.GraphOptimizationLevel
+    made.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    return made
+
+
+def session(model: str | bytes, options: Any) -> Any:
+    """A session on the CPU from a file's path or a model's bytes. Raises one of `errors`."""
+    import onnxruntime as ort
+
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(UNSOUND))
+
+
+def threads() -> int:
+    """The CPUs this process may use; its own guess pins threads to cores that a container may not have."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(int(asked), available) if asked.isdigit() and int(asked) > 0 else available
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What onnxruntime raises: its own classes, none of them under a common base of its own."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "NotImplemented",
+             "RuntimeException", "EPFail", "NoModel")  # fmt: skip
+    return tuple(getattr(state, name) for name in names if hasattr(state, name))
+
+
+def said(error: Exception) -> str:
+    """Its sentence without code and status, nor the place in its own source."""
+    text = re.sub(r"/onnxruntime_src/.* was false\. ", "", " ".join(str(error).split()))
+    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+
+
+class _Kept(Kept):
+    """last: the call that will leave the states, where it may not be over."""
+
+    def __init__(self, values: Mapping[str, Array]) -> None:
+        self.values = {name: value.copy() for name, value in values.items()}
+        self.last: Future[dict[str, Any]] | None = None
+
+    def read(self) -> dict[str, Array]:
+        """See Kept.read."""
+        self.wait()
+        return {name: value.copy() for name, value in self.values.items()}
+
+    def wait(self) -> None:
+        """Until the call before is over, however it ended."""
+        if self.last is not None:
+            self.last.exception()
+            self.last = None
+
+
+class OnnxRuntime(Executor):
+    """A session of onnxruntime, whose `run` any number of threads may call."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        """Load an ONNX file. Raises EngineError where onnxruntime does not take it."""
+        self.tells = f"{NAME} {version()}, cpu"
+        try:
+            self._session = session(str(path), options())
+        except errors() as error:
+            narrow = manifest.precision == "bf16"
+            raise EngineError(
+                f"{NAME} {version()} does not take the graph: {said(error)}",
+                where=str(path),
+                fix="its CPU provider lacks most kernels in bfloat16: `aot run` emulates them; or build in fp16"
+                if narrow
+                else "a newer onnxruntime may have the kernel",
+            ) from error
+        self._inputs, self._outputs = manifest.inputs, manifest.outputs
+        self._names = list(manifest.outputs)
+        self._fed = {state.output: name for name, state in manifest.states.items()}
+        self._bytes = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def run(self, call: Call) -> dict[str, Any]:
+        """See Executor.run."""
+        if call.kept is None:
+            return self._finished(self._computed(self._feed(call)), call)
+        assert isinstance(call.kept, _Kept)
+        call.kept.wait()
+        return self._stepped(call, call.kept)
+
+    def submit(self, call: Call) -> Pending:
+        """See Executor.submit. A call that takes states waits for the one before it, in its own thread."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="aot")
+            kept = call.kept
+            if kept is None:
+                return Working(self._pool.submit(self.run, call))
+            assert isinstance(kept, _Kept)
+            kept.last = self._pool.submit(self._after, kept.last, call, kept)
+            return Working(kept.last)
+
+    def _after(self, before: Future[dict[str, Any]] | None, call: Call, kept: _Kept) -> dict[str, Any]:
+        if before is not None:
+            before.exception()  # waits; the pool begins calls in order, so that one is running or over
+        return self._stepped(call, kept)
+
+    def _stepped(self, call: Call, kept: _Kept) -> dict[str, Any]:
+        found = self._computed({**self._feed(call), **{n: self._typed(n, v) for n, v in kept.values.items()}})
+        for output, name in self._fed.items():
+            if name in kept.values:
+                kept.values[name] = _bits(found.pop(output))
+        return self._finished(found, call)
+
+    def _feed(self, call: Call) -> dict[str, Any]:
+        return {name: self._typed(name, given.host()) for name, given in call.given.items()}
+
+    def _typed(self, name: str, array: Array) -> Array:
+        dtype = self._inputs[name].dtype
+        return array if array.dtype.name == dtype else array.view(dtype_named(dtype))
+
+    def _computed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return dict(zip(self._names, self._session.run(self._names, feed), strict=True))
+        except errors() as error:
+            raise EngineError(f"{NAME} does not run the graph: {said(error)}") from error
+
+    def _finished(self, found: Mapping[str, Any], call: Call) -> dict[str, Any]:
+        made = call.like.kind.made
+        return {name: made(_bits(array), self._outputs[name].dtype, call.like) for name, array in found.items()}
+
+    def bind(self, call: Call) -> Binding:
+        """See Executor.bind."""
+        return _Binding(self, self._feed(call), call.like)
+
+    def keep(self, values: Mapping[str, Array]) -> Kept:
+        """See Executor.keep."""
+        return _Kept(values)
+
+    def memory(self) -> dict[str, int]:
+        """See Executor.memory; the graph's file stands for what onnxruntime made of it."""
+        return {"device_bytes": 0, "host_bytes": self._bytes}
+
+    def close(self) -> None:
+        """See Executor.close."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._session = None
+
+
+class _Binding(Binding):
+    """Runs are over when `run` returns."""
+
+    def __init__(self, executor: OnnxRuntime, feed: Mapping[str, Any], like: Given) -> None:
+        self._executor, self._feed, self._call = executor, dict(feed), Call(0, {}, like)
+        self._found: dict[str, Any] = {}
+
+    def run(self) -> None:
+        """See Binding.run."""
+        self._found = self._executor._computed(self._feed)
+
+    def synchronize(self) -> None:
+        """See Binding.synchronize."""
+
+    def outputs(self) -> dict[str, Any]:
+        """See Binding.outputs."""
+        copies = {name: array.copy() for name, array in self._found.items()}
+        return self._executor._finished(copies, self._call)
+
+
+def _bits(array: Array) -> Array:
+    """Elements of a dtype that numpy lacks as their bits."""
+    return array.view(bits(array.dtype.name)) if array.dtype.isbuiltin != 1 else array

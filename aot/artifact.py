@@ -49,7 +49,8 @@ class Prepared:
     """The first half of a build, from the store or from an artifact folder: what an engine is built and judged with.
 
     search: which nodes were kept wide so that the budget holds, where it was missed.
-    replaced: where patterns of plugins occur, and what became of them (see records.Exported); of a first build.
+    replaced: where patterns of plugins and attention occur, and what became of them (see records.Exported).
+    notices: what was left without a kernel, told in this half.
     kernels: of the graph's plugins, for each target that they were compiled for.
     choice: how `--precision auto` came to this precision, or may come to another. candidates: while it may, the same
     model in those others.
@@ -66,6 +67,7 @@ class Prepared:
     checked: Report
     search: Repair | None = None
     replaced: tuple[Mapping[str, Any], ...] = ()
+    notices: tuple[str, ...] = ()
     kernels: tuple[Kernels, ...] = ()
     choice: Choice | None = None
     candidates: tuple[Prepared, ...] = ()
@@ -105,6 +107,7 @@ class CandidatePart(_Part):
     checked: RecordPart
     search: RecordPart | None = None
     kernels: list[RecordPart] = []
+    replaced: list[dict[str, Any]] = []
 
 
 class EnginePart(_Part):
@@ -144,6 +147,7 @@ class Manifest(_Part):
     io: dict[str, list[dict[str, Any]]]
     records: Records
     kernels: list[RecordPart] = []
+    replaced: list[dict[str, Any]] = []
     choice: dict[str, Any] | None = None
     candidates: list[CandidatePart] = []
     engines: list[EnginePart]
@@ -198,7 +202,7 @@ def prepared_of(folder: Path, manifest: Manifest, shown: str) -> Prepared:
 def _half(spec: ModelSpec, plan: Plan, manifest: Manifest, root: Path, other: CandidatePart | None = None) -> Prepared:
     """What was prepared in one precision: the artifact's own, or another one that it may be finished in."""
     parts = manifest.records if other is None else other
-    kernels = manifest.kernels if other is None else other.kernels
+    kernels, replaced = (manifest.kernels, manifest.replaced) if other is None else (other.kernels, other.replaced)
     folder = root if other is None else root / "candidates" / plan.precision
     graph = QuantizedGraph if plan.route == routes.ONNX else Program
     return Prepared(
@@ -210,6 +214,7 @@ def _half(spec: ModelSpec, plan: Plan, manifest: Manifest, root: Path, other: Ca
         references=_record(References, manifest.records.references, root / "references"),
         checked=_record(Report, parts.checked, folder / "checked"),
         search=None if parts.search is None else _record(Repair, parts.search, folder / "search"),
+        replaced=tuple(replaced),
         kernels=tuple(_record(Kernels, part, folder / "kernels" / part.facts["target"]) for part in kernels),
         history=tuple(manifest.history),
     )

@@ -124,10 +124,30 @@ class _Left(_Inner):
     why: str
 
 
+class _Place(_Inner):
+    plugin: str
+    node: str
+    replaced: bool
+    why: str
+
+
+class _AttentionLeft(_Inner):
+    why: str
+    nodes: list[str]
+    told: bool
+
+
+class _Attention(_Inner):
+    formed: list[str]
+    left: list[_AttentionLeft]
+    places: list[_Place]
+
+
 class _KernelsFacts(_Inner):
     target: str
     kernels: list[_Launched]
     left: list[_Left]
+    attention: _Attention | None = None
 
 
 class _Kernels(_Inner):
@@ -214,6 +234,7 @@ class _Candidate(_Inner):
     checked: _Checked
     search: _Search | None = None
     kernels: list[_Kernels] = []
+    replaced: list[_Place] = []
 
 
 class _Built(_Inner):
@@ -247,6 +268,7 @@ class _Manifest(_Inner):
     plan: _Plan
     records: _Records
     kernels: list[_Kernels] = []
+    replaced: list[_Place] = []
     candidates: list[_Candidate] = []
     engines: list[_Built]
     history: list[_Half]

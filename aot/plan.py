@@ -241,6 +241,7 @@ def decide_finish(request: Request, prepared: Prepared) -> Plan:
         profiles = tuple(resolve(prepared.spec, {**profile, **request.dims}, "--dim") for profile in profiles)
     backend, targets = request.backend or file.backend, request.targets or file.targets
     machine = toolchain.machine()
+    meant = _meant(backend, targets, machine)
     if not backend and not targets and machine.gpu is None:
         backend, targets = plan.backend, plan.targets
     backend, targets = place(plan.precision, backend, targets, machine, build=_builds(request), route=plan.route)
@@ -259,6 +260,7 @@ def decide_finish(request: Request, prepared: Prepared) -> Plan:
         budget=budget,
         verify=file.verify if given else plan.verify,
         project=project,
+        meant=() if targets else meant,
         attention=_attention(request.patterns, plan.attention),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import click
@@ -48,6 +49,7 @@ def command(artifact: str, nodes: bool, as_json: bool) -> int:
             for part in manifest.engines
         ],
         "kernels": [part.facts for part in manifest.kernels],
+        "replaced": manifest.replaced,
         "bytes": sum(file.bytes for file in manifest.files.values()),
         "keys": {name: record.key for name, record in manifest.records if record is not None},
         "structure": manifest.spec.get("structure", {}),
@@ -93,6 +95,7 @@ def describe(data: dict[str, Any], decisions: list[dict[str, Any]], nodes: bool)
         state = engine["reason"] or f"cosine {number(engine['cosine'])}"
         facts.append((f"engine {engine['target']}", f"{engine['backend']}, {size_of(engine['bytes'])}, {state}"))
         facts += [(f"  {one['plugin']}", _launched(one)) for one in engine.get("kernels", ())]
+    facts += _replaced(data["replaced"])
     built = {engine["target"] for engine in data["engines"]}
     for carried in data["kernels"]:
         if carried["target"] not in built:
@@ -127,6 +130,16 @@ def _kernel(one: dict[str, Any]) -> str:
     nodes, digests = len(one["nodes"]), one["digests"]
     choice = f" and {len(digests) - 1} more to choose from" if len(digests) > 1 else ""
     return f"{nodes} node{'s' if nodes > 1 else ''}, kernel {digests[0][:12]}{choice}"
+
+
+def _replaced(places: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """(plugin, `takes 24 places that the model writes out: asked for`); attention that stays has a line of its own."""
+    counts = Counter((place["plugin"], bool(place["replaced"]), place["why"]) for place in places)
+    return [
+        (plugin, f"{'takes' if taken else 'leaves'} {count} place{'s' * (count > 1)} that the model writes out: {why}")
+        for (plugin, taken, why), count in counts.items()
+        if taken or plugin != "attention"
+    ]
 
 
 def _attention_left(carried: dict[str, Any]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from aot.breaks import Break
 from aot.config import Request
 from aot.declaration import Dim, ModelSpec
 from aot.errors import ExportError, GraphError, UsageError
+from aot.explain.attention import attention
 from aot.explain.breaks import breaks
 from aot.explain.findings import Called, Explanation, Memory, Ops, Precision, Ranges, Refusal, Remark, Target
 from aot.explain.memory import estimate
@@ -109,8 +110,9 @@ def _look(
     import onnx_ir as ir
 
     model = ir.load(graph.model)
-    found.remarks = (*replacements(exported.replaced), *remarks(model))
+    known = (*replacements(exported.replaced), *remarks(model))
     found.precision = rehearse(model, plan.recipe)
+    found.remarks = (*known, *attention(model, plan, asked))
     found.nodes["final"] = len(model.graph)
     given = Path(request.model) if request.model.endswith(".onnx") else exported.model
     with TemporaryDirectory(prefix="aot-") as folder:

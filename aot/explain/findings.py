@@ -132,7 +132,9 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Remark:
-    """A node to know of: a size that values decide, control flow, or what a plugin could replace (`op` its name)."""
+    """A node to know of: a size that values decide, control flow, or what a plugin could replace (`op` its name).
+
+    node: empty where it is said of the whole graph."""
 
     node: str
     op: str

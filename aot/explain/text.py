@@ -153,11 +153,17 @@ class _Page:
         if not found:
             return
         self.section("To know")
-        for one in found[:_SHOWN]:
-            place = ", ".join(part for part in (one.module, one.source) if part)
-            self._indented(Text.assemble((one.op, "bold"), f" '{one.node}'{place and f' ({place})'}: {one.note}"), 2)
-        if len(found) > _SHOWN:
-            self._indented(Text(f"and {len(found) - _SHOWN} more (--json lists them)"), 2)
+        groups: dict[tuple[str, str], list[Remark]] = {}
+        for one in found:
+            groups.setdefault((one.op, one.note), []).append(one)
+        for (op, note), (first, *others) in list(groups.items())[:_SHOWN]:
+            node = f" '{first.node}'" if first.node else ""
+            place = ", ".join(part for part in (first.module, first.source) if part)
+            more = f" and {len(others)} more" if others else ""
+            self._indented(Text.assemble((op, "bold"), f"{node}{place and f' ({place})'}{more}: {note}"), 2)
+        if len(groups) > _SHOWN or len(found) > len(groups):
+            left = sum(len(group) for group in list(groups.values())[_SHOWN:])
+            self._indented(Text(f"{f'and {left} more ' if left else ''}(--json lists them all)", style="dim"), 2)
 
     def precision(self, found: Precision) -> None:
         self.section("Precision")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aot.plan import Plan
 
 NAME = "attention"
-_QUALIFIED = f"aot::{NAME}"
+QUALIFIED = f"aot::{NAME}"
 
 Compile = Callable[[Sequence[PluginNode]], Sequence[tuple[Compiled, ...] | str]]
 """The kernels of each node, or why it has none."""
@@ -72,7 +72,7 @@ def wanted(plan: Plan, target: str) -> Header | None:
     if file is None or plan.attention == "never" or (plan.attention == "measured" and plan.precision == "fp32"):
         return None
     header = headers.read(file) if plan.attention == "asked" else timed(file, target, plan.project)
-    return header if header is not None and header.qualified == _QUALIFIED else None
+    return header if header is not None and header.qualified == QUALIFIED else None
 
 
 def of(model: ir.Model, header: Header, plan: Plan, target: str, gpu: str | None, compiled: Compile) -> Attention:

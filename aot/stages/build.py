@@ -21,7 +21,7 @@ from aot.profile import as_json
 from aot.records import KERNELS, LAUNCHED, Engine, Kernels, QuantizedGraph
 from aot.run import Run
 from aot.stages.attention import formed_by, formed_in
-from aot.stages.kernels import custom_ops
+from aot.stages.kernels import custom_ops, functions_of
 from aot.stages.program import convert
 from aot.store import sha256
 from aot.timing_cache import TimingCaches
@@ -54,11 +54,6 @@ def build_engine(
     sites = formed_by(kernels, plan)
     if kernels is not None and sites:
         plugins |= {"attention": next(one["source"] for one in kernels.facts["kernels"] if sites[0] in one["nodes"])}
-    if functions and launching is None:
-        run.progress.warn(
-            f"{backend.title} launches no kernels of plugins yet: "
-            + "; ".join(f"{name} became the ops of its reference" for name in functions)
-        )
     form = Form("kernel", sites) if sites else form_for(backend.name, backend.version(), target, plan.precision)
     # Kernels are launched by the nodes that attention becomes; the operator may be made of attention in functions.
     early, late = (form, Form()) if sites else (Form(), form)
@@ -142,16 +137,12 @@ def _plugins(run: Run, final: QuantizedGraph, plan: Plan, backend: str) -> dict[
 
 
 def _expanded(run: Run, final: QuantizedGraph, backend: str, kernels: Kernels | None) -> list[str]:
-    """The ops with nodes whose functions take their place: all that have one and no kernel, but on onnxruntime, which
-    runs functions itself."""
-    if backend == "onnxruntime":
-        return []
+    """The ops whose functions take the place of nodes without these kernels."""
     served: Counter[str] = Counter()
     formed = set(formed_in(kernels))  # these are not nodes of the final graph
     for one in kernels.facts["kernels"] if kernels is not None else ():
         served[one["plugin"]] += len(set(one["nodes"]) - formed)
-    ops = [op for op in custom_ops(run, final) if op["function"]]
-    return sorted(op["op_type"] for op in ops if op["nodes"] > served[f"{op['domain']}::{op['op_type']}"])
+    return functions_of(run, final, backend, served)
 
 
 def _launched(kernels: Kernels, plan: Plan, python: bool) -> list[dict[str, Any]]:

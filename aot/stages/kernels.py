@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,59 +31,77 @@ if TYPE_CHECKING:
 
 Made = tuple[Compiled, ...] | str
 """The kernels of a node, one for each way to run it; or why it has none."""
+Warn = Callable[[str], None]
 
 
 def carrying(run: Run, prepared: Prepared, plan: Plan) -> Prepared:
     """What was prepared, with the kernels that its engines launch; without engines, that those will launch which are
-    built from it elsewhere."""
+    built from it elsewhere. What is left without a kernel is told, and kept with the result."""
+    told: list[str] = []
+
+    def warn(message: str) -> None:
+        told.append(message)
+        run.progress.warn(message)
+
     backend = backends.get(plan.backend or "tensorrt")
     if plan.route != routes.ONNX or backend.launches(backend.version()) is None:
+        functions = functions_of(run, prepared.final, backend.name) if plan.route == routes.ONNX else []
+        if functions:
+            became = "; ".join(f"{name} became the ops of its reference" for name in functions)
+            warn(f"{backend.title} launches no kernels of plugins yet: {became}")
         if plan.attention == "asked":
-            run.progress.warn(f"{backend.title} launches no kernels of plugins, so attention stays as it is")
-        return prepared
+            warn(f"{backend.title} launches no kernels of plugins, so attention stays as it is")
+        return replace(prepared, notices=tuple(told))
     targets = plan.targets or plan.meant or ()
     held = {one.target: one for one in prepared.kernels}
     for target in targets:
-        found = kernels(run, prepared.final, plan, target, prepared.kernels)
+        found = kernels(run, prepared.final, plan, target, prepared.kernels, warn)
         if found is not None:
             held[target] = found
     ops = [op["op_type"] for op in custom_ops(run, prepared.final) if op["plugin"]]
     if plan.attention == "asked":
         ops.append(attentions.NAME)
     if ops and not targets and not held and plan.meant is not None:
-        run.progress.warn(
+        warn(
             f"no target was named, so no kernel of {', '.join(ops)} was compiled: --target sm89, say, takes one "
             "along; without, the machine that builds the engine needs triton and the plugins' files"
         )
     places = attentions.places(tuple(held.values()), plan)
-    return replace(prepared, kernels=tuple(held.values()), replaced=(*prepared.replaced, *places))
+    others = [one for one in prepared.replaced if one["plugin"] != attentions.NAME]
+    return replace(prepared, kernels=tuple(held.values()), replaced=(*others, *places), notices=tuple(told))
 
 
 def kernels(
-    run: Run, final: QuantizedGraph, plan: Plan, target: str, carried: Sequence[Kernels] = ()
+    run: Run,
+    final: QuantizedGraph,
+    plan: Plan,
+    target: str,
+    carried: Sequence[Kernels] = (),
+    warn: Warn | None = None,
 ) -> Kernels | None:
     """The kernels of every node that can have one; None where none can, or the graph has no plugins.
 
     carried: those that an artifact brought along, which are taken as they are: neither triton nor the plugins' files
-    are needed for them. What is left without a kernel is told, with the reason and what to do. Raises PluginError for
-    what is the plugin's own fault.
+    are needed for them. What is left without a kernel is told to `warn`, by default the run's progress, with the reason
+    and what to do. Raises PluginError for what is the plugin's own fault.
     """
+    warn = warn or run.progress.warn
     ops = [op["op_type"] for op in custom_ops(run, final) if op["plugin"]]
     found = next((one for one in carried if one.target == target), None)
     if found is None or _lacks_attention(found, plan, ops):
         attention = attentions.wanted(plan, target)
         if ops or attention is not None:
-            found = _compiled(run, final, plan, target, ops, attention) or found
+            found = _compiled(run, final, plan, target, ops, attention, warn) or found
     if found is None:
         return None
     for one in found.left:
-        _tell(run, one["op"], target, one["why"])
+        _tell(warn, one["op"], target, one["why"])
     known = found.facts.get("attention", {"formed": [], "left": []})
     for one in known["left"]:
         if one["told"] and plan.attention != "never":
-            _tell_attention(run, target, one["why"], len(one["nodes"]))
+            _tell_attention(warn, target, one["why"], len(one["nodes"]))
     if plan.attention == "asked" and not known["formed"] and not known["left"]:
-        _tell_attention(run, target, "none was found in the graph, or no kernel of it was brought along", 0)
+        _tell_attention(warn, target, "none was found in the graph, or no kernel of it was brought along", 0)
     return found if ops or known["formed"] or plan.attention == "asked" else None
 
 
@@ -95,7 +113,13 @@ def _lacks_attention(carried: Kernels, plan: Plan, ops: Sequence[str]) -> bool:
 
 
 def _compiled(
-    run: Run, final: QuantizedGraph, plan: Plan, target: str, ops: Sequence[str], attention: Header | None
+    run: Run,
+    final: QuantizedGraph,
+    plan: Plan,
+    target: str,
+    ops: Sequence[str],
+    attention: Header | None,
+    warn: Warn,
 ) -> Kernels | None:
     files = content.names("plugins", plan.project)
     here = {op: headers.read(files[op]) for op in ops if op in files}
@@ -110,9 +134,9 @@ def _compiled(
     for op in ops:
         why = lacking or (None if op in here else f"plugins/{op}.py is not here")
         if why is not None:
-            _tell(run, op, target, why)
+            _tell(warn, op, target, why)
     if lacking and attention is not None and plan.attention == "asked":
-        _tell_attention(run, target, lacking, 0)
+        _tell_attention(warn, target, lacking, 0)
     if lacking or not (here or attention):
         return None
     gpu = toolchain.machine().gpu
@@ -121,7 +145,7 @@ def _compiled(
     used = {**here, **({attention.name: attention} if attention is not None else {})}
     for header in used.values():
         for stale in tuned.entries(header, plan.project)[1]:
-            run.progress.warn(stale)
+            warn(stale)
 
     def make(folder: Path) -> Mapping[str, Any]:
         import onnx_ir as ir
@@ -229,13 +253,23 @@ def _written(
     }
 
 
-def _tell(run: Run, op: str, target: str, why: str) -> None:
-    run.progress.warn(f"{op} runs as the ops of its reference on {target}: {why}")
+def _tell(warn: Warn, op: str, target: str, why: str) -> None:
+    warn(f"{op} runs as the ops of its reference on {target}: {why}")
 
 
-def _tell_attention(run: Run, target: str, why: str, places: int) -> None:
+def _tell_attention(warn: Warn, target: str, why: str, places: int) -> None:
     where = f" in {places} place{'s' * (places > 1)}" if places else ""
-    run.progress.warn(f"attention stays two MatMuls and a Softmax{where} on {target}: {why}")
+    warn(f"attention stays two MatMuls and a Softmax{where} on {target}: {why}")
+
+
+def functions_of(run: Run, final: QuantizedGraph, backend: str, served: Mapping[str, int] | None = None) -> list[str]:
+    """The ops with nodes whose functions take their place: all that have one and no kernel, but on onnxruntime, which
+    runs functions itself. served: `domain::op` -> how many of its nodes have a kernel."""
+    if backend == "onnxruntime":
+        return []
+    having = served or {}
+    ops = [op for op in custom_ops(run, final) if op["function"]]
+    return sorted(op["op_type"] for op in ops if op["nodes"] > having.get(f"{op['domain']}::{op['op_type']}", 0))
 
 
 def custom_ops(run: Run, final: QuantizedGraph) -> list[dict[str, Any]]:

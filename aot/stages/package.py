@@ -107,6 +107,7 @@ def summarize(
     final = prepared.final.facts
     checked = prepared.checked.facts
     warnings = [*(sentences(prepared.search.facts) if prepared.search is not None else []), *final.get("warnings", ())]
+    warnings += prepared.notices
     for report in [prepared.checked, *(report for _, report in built)]:
         warnings += [notice for notice in report.facts["notices"] if notice not in warnings]
     rows = []
@@ -266,11 +267,13 @@ def _contents(
         io=io,
         records=Records(**{name: _part(record) for name, record in _records(prepared).items()}),
         kernels=[_part(one) for one in prepared.kernels],
+        replaced=[dict(place) for place in prepared.replaced],
         choice=None if prepared.choice is None else prepared.choice.to_json(),
         candidates=[
             CandidatePart(
                 plan=one.plan.to_json(),
                 kernels=[_part(found) for found in one.kernels],
+                replaced=[dict(place) for place in one.replaced],
                 **{name: _part(record) for name, record in _own_records(one).items()},
             )
             for one in prepared.candidates

@@ -216,6 +216,7 @@ class Carrier:
     final: Any
     kernels: tuple[Kernels, ...] = ()
     replaced: tuple[Any, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 def test_kernels_that_were_brought_along_are_launched(

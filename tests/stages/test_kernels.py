@@ -207,6 +207,7 @@ class TestLeft:
         prepared: Any = Carrier(final(tmp_path))
         assert stage.carrying(run, prepared, replace(plan, meant=())).kernels == ()
         (warning,) = warnings(run)
+        assert stage.carrying(run, prepared, replace(plan, meant=())).notices == (warning,)
         assert warning.startswith("no target was named, so no kernel of triple was compiled: --target sm89, ")
 
     def test_an_error_of_the_plugin_ends_the_build(self, run: Run, plan: Plan, project: Path, tmp_path: Path) -> None:
@@ -223,6 +224,7 @@ class Carrier:
     final: Any
     kernels: tuple[Kernels, ...] = ()
     replaced: tuple[Any, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 def without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,12 +300,13 @@ class TestEngine:
         made = stage.kernels(run, final(tmp_path), plan, "sm90")
         assert made is not None
         built = replace(plan, backend="tensorrt_rtx", targets=("sm89",))
+        carrier: Any = Carrier(final(tmp_path), (made,))
+        carried = stage.carrying(run, carrier, built)
         facts = build_engine(run, final(tmp_path), SPEC, built, "sm89", made).facts
         assert facts["expanded"] == ["triple"]
         assert "kernels" not in facts
-        assert warnings(run) == [
-            "TensorRT-RTX launches no kernels of plugins yet: triple became the ops of its reference"
-        ]
+        said = "TensorRT-RTX launches no kernels of plugins yet: triple became the ops of its reference"
+        assert warnings(run) == list(carried.notices) == [said]
 
     def test_another_kernel_is_another_engine(
         self, trt: Any, run: Run, plan: Plan, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

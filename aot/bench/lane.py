@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Lane:
     """name: unlike every other's. job None: it cannot run here, `failed` says why.
 
-    blocks: seconds of single runs, one list for each block. pace: (calls, seconds) back to back. lacks: what could not
+    first: seconds from nothing to the first result, `load` of them before the call. blocks: seconds of single runs, one list for each block. pace: (calls, seconds) back to back. lacks: what could not
     be measured, and why.
     """
 
@@ -33,6 +33,7 @@ class Lane:
     precision: str | None = None
     worker: Worker | None = None
     first: float | None = None
+    load: float | None = None
     outputs: Arrays = field(default_factory=dict)
     warm: Warm | None = None
     blocks: list[Sequence[float]] = field(default_factory=list)
@@ -98,6 +99,7 @@ class Lane:
             "p99_ms": ms[99],
             "spread": None if noise is None else round(noise, 4),
             "first_ms": None if self.first is None else round(self.first * 1e3, 3),
+            "load_ms": None if self.load is None else round(self.load * 1e3, 3),
             "throughput": round(calls * items / seconds, 3) if runs else None,
             "launches": self.launches,
             "gpu_bytes": self.gpu_bytes,

@@ -119,7 +119,7 @@ def _first(lane: Lane, question: Question, meters: Meters) -> None:
     assert lane.running is not None
     with lane.trying(), _memory(lane, meters) as watch:
         first = lane.running.ask("first", dict(question.inputs), watch=watch)
-        lane.first, lane.outputs = first["seconds"], first["outputs"]
+        lane.first, lane.load, lane.outputs = first["seconds"], first["load"], first["outputs"]
         lane.label, lane.precision = first["label"], first["precision"]
         lane.warm = lane.running.ask("warm", watch=watch)
 

@@ -33,16 +33,18 @@ class Served:
         self._contender = make(self._job)
 
     def first(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Load, place the inputs, call once: {seconds, outputs, label, precision}."""
+        """Load, place the inputs, call once: {seconds, load (the part of them that loading took), outputs, label,
+        precision}."""
         assert self._contender is not None
         started = time.perf_counter()
         self._contender.load()
+        loaded = time.perf_counter() - started
         self._call = self._contender.place(inputs)
         self._call.enqueue()
         self._call.synchronize()
         seconds = time.perf_counter() - started
         about = {"label": self._contender.label, "precision": self._contender.precision}
-        return {"seconds": seconds, "outputs": self._call.outputs(), **about}
+        return {"seconds": seconds, "load": loaded, "outputs": self._call.outputs(), **about}
 
     def warm(self) -> timing.Warm:
         """See `timing.warmed`."""

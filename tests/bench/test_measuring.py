@@ -74,6 +74,7 @@ class FakeWorker:
             "start": None,
             "first": {
                 "seconds": 7.0,
+                "load": 5.0,
                 "outputs": machine.answers[self.name],
                 "label": f"the label of {self.name}",
                 "precision": "fp16",
@@ -153,6 +154,7 @@ def test_a_row_without_a_gpu_says_what_it_lacks() -> None:
         "p99_ms": 2.0,
         "spread": 0.0,
         "first_ms": 7000.0,
+        "load_ms": 5000.0,
         "throughput": 2000.0,
         "launches": None,
         "gpu_bytes": None,

@@ -17,7 +17,7 @@ from aot.bench.lane import Lane
 from aot.bench.measuring import Effort, Question, Surroundings, measure
 from aot.bench.meters import Meters
 from aot.bench.opening import Given, Sizes, full, open_all
-from aot.bench.worker import Worker
+from aot.bench.worker import Failed, Worker
 from aot.text import sizes as sizes_text
 
 if TYPE_CHECKING:
@@ -151,6 +151,8 @@ def _question(given: Given, inputs: Arrays, options: Options, threads: int) -> Q
     try:
         worker.ask("start")
         answers = worker.ask("first", dict(inputs))["outputs"]
+    except Failed as error:
+        return Question(inputs, padding, unanswered=f"the reference, {reference} in FP32, gives none: {error}")
     finally:
         worker.close()
     return Question(inputs, padding, answers)

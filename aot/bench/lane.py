@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Lane:
     """name: unlike every other's. job None: it cannot run here, `failed` says why.
 
-    first: seconds from nothing to the first result, `load` of them before the call. blocks: seconds of single runs, one list for each block. pace: (calls, seconds) back to back. lacks: what could not
-    be measured, and why.
+    first: seconds from nothing to the first result, `load` of them before the call. blocks: seconds of single runs, one
+    list for each block. pace: (calls, seconds) back to back. lacks: what could not be measured, and why.
     """
 
     name: str

@@ -24,6 +24,10 @@ def short(value: float | None) -> str:
     return f"{value:.4g}" if value >= 1 else f"{value:.{3 if value >= 0.1 else 4}f}"
 
 
+def _name(name: str) -> str:
+    return name if len(name) <= NAME else f"{name[: NAME - 1]}…"
+
+
 def _bytes(row: Row, name: str) -> str:
     return "-" if row[name] is None else size_of(row[name])
 
@@ -33,7 +37,7 @@ def _seconds(row: Row) -> str:
 
 
 SPEED: Sequence[Column] = (
-    ("", lambda row: textwrap.shorten(row["name"], NAME, placeholder="…") or row["name"][:NAME]),
+    ("", lambda row: _name(row["name"])),
     ("", lambda row: row["precision"] or "-"),
     ("p50 ms", lambda row: short(row["p50_ms"])),
     ("p90 ms", lambda row: short(row["p90_ms"])),
@@ -61,6 +65,8 @@ def text(found: Mapping[str, Any]) -> str:
     shown = ", ".join(f"{name} {version}" for name, version in versions.items())
     parts = [_filled(f"on {on}, {machine['threads']} CPU threads"), _filled(shown)]
     rows: Sequence[Row] = found["rows"]
+    labels = {row["name"]: row["label"] for row in rows if row["label"]}
+    parts += ["", table([(_name(name), label[: WIDTH - NAME - 4]) for name, label in labels.items()])]
     for at in dict.fromkeys(sizes(row["sizes"]) for row in rows):
         here = [row for row in rows if sizes(row["sizes"]) == at]
         timed = sorted((row for row in here if row["p50_ms"] is not None), key=lambda row: float(row["p50_ms"]))

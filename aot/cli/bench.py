@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from aot.cli import INTERRUPTED, _options
 from aot.cli._progress import reporter
+from aot.cli._writing import writing
 
 
 @click.command("bench", no_args_is_help=True)
@@ -29,6 +32,7 @@ from aot.cli._progress import reporter
     metavar="NAME",
     help="What torch computes in. Default: on a GPU what the engine does beside quantized layers, else fp32.",
 )
+@click.option("--html", metavar="PAGE", help="Also write a page with plots, beside what the artifact's report says.")
 @click.option("--seed", default=0, metavar="N", help="Of generated inputs and the order of blocks. Default: 0.")
 @_options.dim_option
 @_options.json_option
@@ -40,6 +44,7 @@ def command(
     runs: int | None,
     seconds: float | None,
     precision: str | None,
+    html: str | None,
     seed: int,
     dims: tuple[str, ...],
     as_json: bool,
@@ -56,6 +61,7 @@ def command(
       aot bench fp16.aot fp8.aot --size batch=1 --size batch=8,seq=128 --json
       aot bench model.py --against eager,compile-default --runs 300
     """
+    from aot.artifact import is_artifact
     from aot.bench.bench import SECONDS, Options, bench
     from aot.bench.measuring import Effort
     from aot.bench.table import text
@@ -74,10 +80,23 @@ def command(
         precision,
         Effort(runs, seconds or SECONDS, seed),
     )
+    if html is not None and not any(is_artifact(name) for name in things):
+        raise UsageError("--html goes with an artifact, whose report the page is made from", fix="give one")
     with reporter() as progress:
         found = bench(options, Run(Store(), progress))
+    if html is not None:
+        _write(html, found)
     click.echo(json.dumps(found) if as_json else text(found))
     if found["interrupted"]:
         click.echo("interrupted; what was measured until then is above", err=True)
         return INTERRUPTED
     return 0
+
+
+def _write(html: str, found: Mapping[str, Any]) -> None:
+    from pathlib import Path
+
+    from aot.report import page
+
+    with writing("the page", f"--html {html}", "give a file in a folder that exists"):
+        Path(html).write_text(page(found, found["artifact"]))

@@ -261,3 +261,11 @@ def test_without_a_reference_at_these_inputs_further_cases_are_asked_and_the_wor
     rows, _ = measured(machine, question=Question(INPUTS, None, None, cases))
     assert machine.commands("a").count("answers") == 2
     assert rows["a"]["cosine"] == pytest.approx(24 / 25)
+
+
+def test_without_any_reference_the_reason_is_in_the_row() -> None:
+    question = Question(INPUTS, None, unanswered="the reference gives none: out of memory")
+    rows, _ = measured(Machine(a=0.002), question=question)
+    assert rows["a"]["p50_ms"] == 2.0
+    assert rows["a"]["cosine"] is None
+    assert "cosine: the reference gives none: out of memory" in rows["a"]["reason"]

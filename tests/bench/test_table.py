@@ -11,7 +11,7 @@ from aot.bench.table import short, text
 
 def row(name: str, p50: float | None, **more: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
-        "tool": name, "name": name, "label": name, "precision": "fp16", "sizes": {"batch": 64, "seq": 512},
+        "tool": name, "name": name, "label": f"what {name} is", "precision": "fp16", "sizes": {"batch": 64, "seq": 512},
         "runs": 2000, "p50_ms": p50, "p90_ms": p50, "p99_ms": p50, "spread": 1.2345, "first_ms": 123456.7,
         "throughput": 123456.789, "launches": 1234, "gpu_bytes": 123 << 30, "host_bytes": 999 << 20,
         "energy_mj": 12345.6, "cosine": 0.9999999, "relative_l2": 1.234e-4, "reason": None,
@@ -40,8 +40,9 @@ def test_it_fits_100_columns_whatever_the_figures() -> None:
 
 def test_the_fastest_comes_first() -> None:
     said = answer(row("slow", 2.0), row("fast", 1.0), row("middle", 1.5))
-    lines = [line.split()[0] for line in said.splitlines() if line.startswith(("  slow", "  fast", "  middle"))]
-    assert lines == ["fast", "middle", "slow"] * 2
+    lines = [line.split() for line in said.splitlines() if line.startswith(("  slow", "  fast", "  middle"))]
+    assert [line[0] for line in lines if "what" not in line] == ["fast", "middle", "slow"] * 2
+    assert "  slow    what slow is" in said
 
 
 def test_a_column_that_no_row_has_is_left_out() -> None:

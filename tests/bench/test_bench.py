@@ -17,6 +17,7 @@ from aot.cli import _main as cli
 from aot.stages.package import package
 from aot.stages.verify import verify_engine
 from aot.store import Store
+from tests.e2e.harness import Aot
 from tests.tiny import PLAN, WEIGHT, Workshop, write_model
 
 FIELDS = {
@@ -187,3 +188,22 @@ def test_a_model_in_eager_is_the_reference_and_a_contender(tmp_path: Path, capsy
     assert 1e-5 < rows["eager"]["relative_l2"] < 1e-2  # bfloat16 has 8 bits
     assert rows["aot"]["cosine"] < 0.9
     assert rows["eager"]["host_bytes"] > rows["aot"]["host_bytes"]  # torch is not in the artifact's process
+
+
+def test_ctrl_c_prints_what_was_measured_until_then(tmp_path: Path) -> None:
+    write_model(tmp_path / "tiny.onnx", WEIGHT)
+    aot = Aot(tmp_path, Store().root)
+    dims, sizes = ("--dim", "batch=1:2:4"), ("--size", "batch=1", "--size", "batch=4")
+    process = aot.start("bench", "tiny.onnx", *dims, *sizes, "--against", "onnxruntime-cpu", "--runs", "100", "--json")
+    assert process.stderr is not None
+    while not process.stderr.readline().startswith("bench"):  # the first size is done
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "what was measured until then is above" in err
+    found = json.loads(out)
+    assert found["interrupted"]
+    first, *rest = found["rows"]
+    assert (first["sizes"], first["runs"]) == ({"batch": 1}, 100)
+    assert [row["reason"] for row in rest] == ["interrupted before it was timed"] * len(rest)

@@ -125,12 +125,17 @@ class FilePart(_Part):
 
 
 class Half(_Part):
-    """When, where and with what versions a part of the build was done; did: `graph`, `engines` or both."""
+    """When, where and with what versions a part of the build was done; did: `graph`, `engines` or both.
+
+    command: what asked for it, as a line for a shell. stages: {name, seconds, cached}, in the order in which they ran.
+    """
 
     did: list[str]
     created: str
     versions: dict[str, str]
     machine: dict[str, Any]
+    command: str = ""
+    stages: list[dict[str, Any]] = []
 
 
 class Manifest(_Part):

@@ -11,6 +11,7 @@ from aot.config import AUTO_PRECISION, Request, merged
 from aot.plan import Choices, Plan, choose, decide, decide_finish
 from aot.plugins.replacing import decided
 from aot.progress import Progress
+from aot.report.command import command_of
 from aot.run import Run
 from aot.source import Source, open_source, project_of
 from aot.stages.build import build_engine
@@ -33,7 +34,7 @@ def build(request: Request, store: Store, progress: Progress) -> Result:
 
     Raises a subclass of AotError for whatever the user can put right.
     """
-    run = Run(store, progress, fresh=request.fresh)
+    run = Run(store, progress, fresh=request.fresh, command=command_of(request))
     if artifact.is_artifact(request.model):
         prepared = artifact.load(request.model)
         if prepared.candidates:

@@ -80,7 +80,8 @@ class Exported(GraphRecord):
 
 @dataclass(frozen=True)
 class Graph(GraphRecord):
-    """The exported graph after surgery; same inputs and outputs. facts: nodes, passes."""
+    """The exported graph after surgery; same inputs and outputs. facts: nodes, passes, ops ({before, after}: op ->
+    count)."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ class QuantizedGraph(GraphRecord):
     """The final graph, every tensor of the dtype the engine will use.
 
     facts: nodes, precision, ops (quantized op type -> count), qdq (DequantizeLinear nodes),
-    decisions ([{node, op, precision, reason, module, source}], one a node of the input graph), warnings.
+    decisions ([{node, op, precision, reason, module, source}], one a node of the input graph), warnings, steps ([{step:
+    exported, surgery or final; ops: op -> count; of surgery passes: name -> places changed}]).
     """
 
 

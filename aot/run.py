@@ -30,6 +30,7 @@ class Run:
 
     of: which of several it does, where one build does the same for each; it ends a stage's name. done: the keys that
     such a build has asked for already: what several share is made once, `fresh` or not, and told once.
+    command: the command line that asks for this build, for those who want to come to the same.
     """
 
     store: Store
@@ -38,6 +39,7 @@ class Run:
     times: list[StageTime] = field(default_factory=list)
     of: str = ""
     done: set[str] | None = None
+    command: str = ""
 
     def stage(
         self,

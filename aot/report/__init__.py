@@ -1,1 +1,22 @@
-"""The accuracy report of an artifact, as a page and as data."""
+"""What a build and a benchmark came to, for people: text for a terminal, and one page that needs no network.
+
+`page` is the page of a benchmark, `render.py` that of a build; `sections/` holds what both are made of, `svg.py` the
+plots, `html.py` tables and folds, `style.py` how it looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def page(bench: Mapping[str, Any], artifact: str | Path) -> str:
+    """The page of a benchmark: what `aot bench --json` prints, beside what the artifact's own report says.
+
+    Raises UsageError for a path that is not there, ArtifactError for what is no artifact or holds no report.
+    """
+    from aot.report.reading import report_of
+    from aot.report.render import render
+
+    return render({**report_of(str(artifact)), "bench": bench})

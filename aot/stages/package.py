@@ -75,7 +75,7 @@ def package(
     times = [*run.times]
     summary = summarize(prepared, plan, built, reasons, times)
     if not current:
-        write(target, _contents(prepared, plan, built, summary, identity), run.store)
+        write(target, _contents(run, prepared, plan, built, summary, identity), run.store)
 
     seconds = time.perf_counter() - started
     run.times.append(StageTime("package", seconds, current))
@@ -116,7 +116,9 @@ def summarize(
             {
                 "target": engine.target,
                 "backend": engine.facts["backend"],
+                "version": engine.facts["version"],
                 "file": f"engines/{_engine_file(engine)}",
+                "sha256": engine.facts["sha256"],
                 "bytes": engine.facts["bytes"],
                 "seconds": engine.entry.seconds,
                 "cached": engine.entry.cached,
@@ -214,14 +216,15 @@ def _engine_file(engine: Engine) -> str:
 
 
 def _contents(
+    run: Run,
     prepared: Prepared,
     plan: Plan,
     built: Sequence[tuple[Engine, Report]],
     summary: Mapping[str, Any],
     identity: str,
 ) -> Contents:
-    from aot.report.html import render
     from aot.report.io import describe_io
+    from aot.report.render import render
 
     copies = _files(_files_of(prepared))
     for one in prepared.candidates:
@@ -241,7 +244,7 @@ def _contents(
         texts[f"engines/{engine.target}.json"] = _text({"engine": facts, "report": details[engine.target]})
         parts.append(EnginePart(engine=_part(engine, facts), report=_part(report)))
 
-    history = _history(prepared, bool(parts))
+    history = _history(run, prepared, bool(parts))
     io = describe_io(prepared.final, prepared.spec)
     report_data = {
         "model": prepared.spec.name,
@@ -251,6 +254,12 @@ def _contents(
         "graph": report_detail(prepared.checked, None),
         "engine_reports": details,
         "decisions": list(prepared.final.facts.get("decisions", ())),
+        "steps": list(prepared.final.facts.get("steps", ())),
+        "layers": _layers(prepared),
+        "kernels": [dict(one.facts) for one in prepared.kernels],
+        "launched": {engine.target: _launched(engine) for engine, _ in built},
+        "identity": identity,
+        "records": {name: record.key for name, record in _records(prepared).items()},
         "history": [half.model_dump(mode="json") for half in history],
     }
     texts["report.json"] = _text(report_data)
@@ -299,7 +308,21 @@ def _part(record: Record, facts: Mapping[str, Any] | None = None) -> RecordPart:
     return RecordPart(stage=record.entry.stage, key=record.key, facts=dict(facts or record.facts))
 
 
-def _history(prepared: Prepared, with_engines: bool) -> list[Half]:
+def _layers(prepared: Prepared) -> dict[str, Any] | None:
+    """The errors by layer that the search for nodes to keep wide began with; None where there was none."""
+    if prepared.search is None:
+        return None
+    found: dict[str, Any] = json.loads((prepared.search.path / "layers.json").read_text())
+    return found
+
+
+def _launched(engine: Engine) -> dict[str, Any]:
+    """What is ours inside an engine: kernels, and what its attention became."""
+    names = ("kernels", "attention_operators", "attention_kernels")
+    return {name: engine.facts[name] for name in names if engine.facts.get(name)}
+
+
+def _history(run: Run, prepared: Prepared, with_engines: bool) -> list[Half]:
     """This machine's part, after what a loaded artifact says of the machines before it."""
     did = [name for name, here in (("graph", not prepared.history), ("engines", with_engines)) if here]
     if not did:
@@ -310,6 +333,8 @@ def _history(prepared: Prepared, with_engines: bool) -> list[Half]:
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         versions={"aot": _aot_version()} | {name: version for name, version in found.items() if version is not None},
         machine=asdict(toolchain.machine()),
+        command=run.command,
+        stages=[asdict(stage) for stage in run.times],
     )
     return [*prepared.history, here]
 

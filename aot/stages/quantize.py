@@ -10,6 +10,7 @@ from aot.config import Recipe
 from aot.plan import Plan
 from aot.records import MODEL, Graph, QuantizedGraph, Ranges, Record
 from aot.run import Run
+from aot.stages.surgery import count_ops
 
 TOOLS = ("onnx", "onnx-ir", "numpy", "ml_dtypes")
 
@@ -54,4 +55,13 @@ def write(graph: Graph, ranges: Ranges, recipe: Recipe, folder: Path) -> Mapping
         seen = None if ranges.observed is None else ranges.statistics()
         outcome = apply(model, recipe, ranges.amax(), seen)
     ir.save(model, folder / MODEL, external_data=f"{MODEL}.data")
-    return outcome.facts(recipe.precision)
+    return {**outcome.facts(recipe.precision), "steps": [*_steps(graph), {"step": "final", "ops": count_ops(model)}]}
+
+
+def _steps(graph: Graph) -> list[dict[str, Any]]:
+    """The graph's nodes by op as it was exported and as surgery left it, and how many places each pass changed."""
+    ops = graph.facts.get("ops")
+    if ops is None:
+        return []
+    passes = {one["name"]: one["sites"] for one in graph.facts["passes"]}
+    return [{"step": "exported", "ops": ops["before"]}, {"step": "surgery", "ops": ops["after"], "passes": passes}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,11 +67,17 @@ def rewrite(
 
     model = ir.load(source)
     check_weights(model)
+    before = count_ops(model)
     done = optimize(model, narrow=narrow, quantized=quantized, without=without, check=Check(whole=verify))
     ir.save(model, folder / MODEL, external_data=f"{MODEL}.data", size_threshold_bytes=1024)
     # By path, since weights beside the file are looked for there, and they may exceed the 2 GB of a protobuf.
     onnx.checker.check_model(folder / MODEL)
-    return {**done.to_json(), "nodes": len(model.graph)}
+    return {**done.to_json(), "nodes": len(model.graph), "ops": {"before": before, "after": count_ops(model)}}
+
+
+def count_ops(model: ir.Model) -> dict[str, int]:
+    """How many nodes of each op the main graph has; an op of another domain as `domain::op`."""
+    return dict(Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph))
 
 
 def check_weights(model: ir.Model) -> None:

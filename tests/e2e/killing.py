@@ -28,7 +28,7 @@ from aot.store import FACTS, Store
 
 PRELOADED = (
     *("numpy", "onnx.inliner", "onnx_ir", "onnxscript", "onnxruntime", "polygraphy.comparator", "yaml", "filelock"),
-    *("aot.calibrators.max", "aot.observe", "aot.passes", "aot.report.html", "aot.precision.casts"),
+    *("aot.calibrators.max", "aot.observe", "aot.passes", "aot.report.render", "aot.precision.casts"),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aot.report.html import kept_wide
+from aot.report.sections.precision import kept_wide
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,26 @@
+"""The data of a report, read back from an artifact."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aot.artifact import COPY, REBUILD, unpacked
+from aot.errors import ArtifactError
+
+
+def report_of(name: str) -> dict[str, Any]:
+    """What `report.json` of an artifact holds, a folder or a `.tar`.
+
+    Raises UsageError for a path that is not there, ArtifactError where the report is missing or is not one.
+    """
+    path = unpacked(name) / "report.json"
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ArtifactError(f"the report cannot be read: {error.strerror}", where=str(path), fix=COPY) from error
+    except ValueError as error:
+        raise ArtifactError(f"the report is not JSON: {error}", where=str(path), fix=REBUILD) from error
+    if not isinstance(found, dict) or not {"model", "precision", "accepted"} <= set(found):
+        raise ArtifactError("the report does not say what was built", where=str(path), fix=REBUILD)
+    return found

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from aot.arrays import Arrays
     from aot.bench.timing import Warm
 
+FIGURES = (
+    *("p50_ms", "p90_ms", "p99_ms", "spread", "first_ms", "load_ms", "throughput", "launches"),
+    *("gpu_bytes", "host_bytes", "energy_mj", "cosine", "relative_l2"),
+)
+"""The fields of a row that are measured."""
+
 
 @dataclass
 class Lane:
@@ -75,39 +81,39 @@ class Lane:
 
     def row(self, sizes: Mapping[str, int], items: int) -> dict[str, Any]:
         """Plain data, with `reason` for what is None. items: how many a call has, for the throughput."""
-        runs = self.runs if self.failed is None else []
-        lacks = dict(self.lacks) if runs else {}
-        ms = {p: round(percentile(runs, p) * 1e3, 5) if runs else None for p in (50, 90, 99)}
-        if runs and len(runs) < P99_FROM:
+        about = {"tool": self.tool, "name": self.name, "label": self.label, "precision": self.precision}
+        if self.failed is not None or not self.blocks:
+            return {**about, "sizes": dict(sizes), "runs": 0, **dict.fromkeys(FIGURES), "reason": self.failed}
+        runs, lacks = self.runs, dict(self.lacks)
+        ms: dict[int, float | None] = {p: round(percentile(runs, p) * 1e3, 5) for p in (50, 90, 99)}
+        if len(runs) < P99_FROM:
             ms[99] = None
-            lacks["p99"] = f"{len(runs)} runs, and it takes {P99_FROM}: --runs {P99_FROM}"
+            lacks["p99_ms"] = f"{len(runs)} runs, and it takes {P99_FROM}: --runs {P99_FROM}"
         calls, seconds = self.pace or (len(runs), sum(runs))
+        figures = (
+            *ms.values(),
+            _rounded(spread(self.blocks), 4),
+            _rounded(self.first, 6, 1e3),
+            _rounded(self.load, 6, 1e3),
+            _rounded(calls * items / seconds, 3),
+            self.launches,
+            self.gpu_bytes,
+            self.host_bytes,
+            _rounded(self.energy, 4),
+            self.distance.cosine,
+            self.distance.relative_l2,
+        )
+        found = dict(zip(FIGURES, figures, strict=True))
+        return {**about, "sizes": dict(sizes), "runs": len(runs), **found, "reason": self._reason(lacks)}
+
+    def _reason(self, lacks: Mapping[str, str]) -> str | None:
+        """What is wrong with the answers, then what is missing, by reason; None where nothing is."""
         reasons: dict[str, list[str]] = {}
         for what, why in lacks.items():
             reasons.setdefault(why, []).append(what)
         said = [f"{', '.join(whats)}: {why}" for why, whats in reasons.items()]
-        noise = spread(self.blocks) if runs else None
-        return {
-            "tool": self.tool,
-            "name": self.name,
-            "label": self.label,
-            "precision": self.precision,
-            "sizes": dict(sizes),
-            "runs": len(runs),
-            "p50_ms": ms[50],
-            "p90_ms": ms[90],
-            "p99_ms": ms[99],
-            "spread": None if noise is None else round(noise, 4),
-            "first_ms": None if self.first is None else round(self.first * 1e3, 3),
-            "load_ms": None if self.load is None else round(self.load * 1e3, 3),
-            "throughput": round(calls * items / seconds, 3) if runs else None,
-            "launches": self.launches,
-            "gpu_bytes": self.gpu_bytes,
-            "host_bytes": self.host_bytes,
-            "energy_mj": None if self.energy is None else round(self.energy, 4),
-            "cosine": self.distance.cosine,
-            "relative_l2": self.distance.relative_l2,
-            "reason": self.failed
-            or "; ".join([*([self.distance.wrong] if self.distance.wrong else []), *said])
-            or None,
-        }
+        return "; ".join([*([self.distance.wrong] if self.distance.wrong else []), *said]) or None
+
+
+def _rounded(value: float | None, digits: int, scale: float = 1.0) -> float | None:
+    return None if value is None else round(value * scale, digits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
@@ -83,6 +84,7 @@ class Served:
 def main(pipe: int) -> None:
     """Obey until the other end of the pipe, a file descriptor, is closed: first comes the job, then commands. An answer
     is (False, what the command gave) or (True, why it failed)."""
+    os.set_inheritable(pipe, False)
     end = Connection(pipe)
     served = Served(end.recv())
     while True:

@@ -84,6 +84,8 @@ class Worker:
         while not self._pipe.poll(POLL if watch else 1.0):
             if watch:
                 watch()
+            if self._process.poll() is not None and not self._pipe.poll():  # its own processes may hold the other end
+                raise Failed(self._ended())
             if time.monotonic() > limit:
                 raise Failed(f"not done after {PATIENCE:g} s")
         try:

@@ -82,7 +82,7 @@ def test_two_artifacts_are_told_apart_and_judged_by_the_references_of_the_first(
     lines = {line.split()[1]: line.split() for line in said.splitlines() if line.startswith("  aot ") and "e" in line}
     assert lines["right"][-1] == "0.0e+00"
     assert float(lines["wrong"][-1]) > 0.01
-    assert "p99: 20 runs, and it takes 100" in " ".join(said.split())
+    assert "p99_ms: 20 runs, and it takes 100" in " ".join(said.split())
     assert max(map(len, said.splitlines())) <= 100
 
 

@@ -188,7 +188,7 @@ def test_seconds_give_each_contender_the_runs_that_fit() -> None:
     assert rows["fast"]["runs"] == 2000
     assert rows["slow"]["runs"] == 50
     assert rows["slow"]["p99_ms"] is None
-    assert "p99: 50 runs, and it takes 100: --runs 100" in rows["slow"]["reason"]
+    assert "p99_ms: 50 runs, and it takes 100: --runs 100" in rows["slow"]["reason"]
 
 
 @pytest.mark.parametrize(("command", "which"), [("start", 1), ("first", 1), ("warm", 1), ("block", 7)])

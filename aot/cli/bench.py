@@ -61,7 +61,6 @@ def command(
       aot bench fp16.aot fp8.aot --size batch=1 --size batch=8,seq=128 --json
       aot bench model.py --against eager,compile-default --runs 300
     """
-    from aot.artifact import is_artifact
     from aot.bench.bench import SECONDS, Options, bench
     from aot.bench.measuring import Effort
     from aot.bench.table import text
@@ -80,17 +79,30 @@ def command(
         precision,
         Effort(runs, seconds or SECONDS, seed),
     )
-    if html is not None and not any(is_artifact(name) for name in things):
-        raise UsageError("--html goes with an artifact, whose report the page is made from", fix="give one")
+    if html is not None:
+        _check(html, things)
     with reporter() as progress:
         found = bench(options, Run(Store(), progress))
+    click.echo(json.dumps(found) if as_json else text(found))
     if html is not None:
         _write(html, found)
-    click.echo(json.dumps(found) if as_json else text(found))
     if found["interrupted"]:
         click.echo("interrupted; what was measured until then is above", err=True)
         return INTERRUPTED
     return 0
+
+
+def _check(html: str, things: tuple[str, ...]) -> None:
+    """Raise UsageError for a page that could not be written, before minutes are spent on it."""
+    from pathlib import Path
+
+    from aot.artifact import is_artifact
+    from aot.errors import UsageError
+
+    if not any(is_artifact(name) for name in things):
+        raise UsageError("--html goes with an artifact, whose report the page is made from", fix="give one")
+    if not Path(html).parent.is_dir():
+        raise UsageError(f"no such folder: {Path(html).parent}", where=f"--html {html}", fix="make it, or give another")
 
 
 def _write(html: str, found: Mapping[str, Any]) -> None:

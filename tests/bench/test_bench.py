@@ -76,7 +76,10 @@ def test_two_artifacts_are_told_apart_and_judged_by_the_references_of_the_first(
     wrong = WEIGHT.copy()
     wrong[0, 0] += 1
     names = [artifact(tmp_path / "right.aot"), artifact(tmp_path / "wrong.aot", wrong)]
-    assert cli.call(["bench", *names, "--against", "onnxruntime-cpu", "--runs", "20"]) == 0
+    page = tmp_path / "page.html"
+    options = ["--against", "onnxruntime-cpu", "--runs", "20", "--html", str(page)]
+    assert cli.call(["bench", *names, *options]) == 0
+    assert page.read_text().startswith("<!doctype html>")
     said = capsys.readouterr().out
     assert "batch=2" in said  # the optimum
     lines = {line.split()[1]: line.split() for line in said.splitlines() if line.startswith("  aot ") and "e" in line}
@@ -95,6 +98,7 @@ def test_two_artifacts_are_told_apart_and_judged_by_the_references_of_the_first(
         (["--runs", "3", "--seconds", "4"], "--runs and --seconds contradict each other", "give one of them"),
         (["missing.onnx"], "no such file: missing.onnx", "check the path"),
         (["one.py", "two.py"], "two of what there can be one of, a model: one.py and two.py", "leave one away"),
+        (["--html", "/nowhere/page.html"], "no such folder: /nowhere", "make it"),
         (["missing.aot"], "no such artifact: missing.aot", "aot build"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -54,16 +55,17 @@ def test_a_model_and_its_artifact_are_compared_by_the_artifacts_graph(
     page = (folder / "layers.html").read_text()
     assert "http" not in page
     assert page.count('<rect class="added"') == len(layers["rows"])
-    svg = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + 6])
-    grid = [(text.text or "", float(text.attrib["y"]) - 4) for text in svg.iter("text")]
-    marks = {int(text[2:]): y for text, y in grid if text.startswith("1e")}
+    svg = ElementTree.fromstring(page[page.index("<svg") : page.rindex("</svg>") + 6])
+    lines = [float(line.attrib["y1"]) for line in svg.iter("line")]
+    marks = dict(
+        zip((math.log10(float(text.text or "")) for text in svg.findall("text")[: len(lines)]), lines, strict=True)
+    )
     (low, bottom), (high, top) = min(marks.items()), max(marks.items())
-    line = svg.find("polyline")
-    assert line is not None
+    (line,) = svg.iter("polyline")
     drawn = [float(point.split(",")[1]) for point in line.attrib["points"].split()]
     powers = np.log10([row["relative_l2"] for row in layers["rows"]])
     assert drawn == pytest.approx(bottom + (powers - low) * (top - bottom) / (high - low), abs=0.2)
-    assert top < min(drawn) < max(drawn) < bottom
+    assert 0 < min(drawn) < max(drawn) < float(svg.attrib["height"])
 
 
 def test_two_files_are_compared_as_they_are_and_the_changed_weight_is_named(

@@ -65,6 +65,19 @@ class Unsupported:
         return {"node": self.node, "op": self.op, **place, "reason": self.reason, "fix": self.fix}
 
 
+@dataclass(frozen=True)
+class LayerTime:
+    """How long one layer of an engine takes in a run.
+
+    layer: what the vendor calls it. ms: milliseconds, the median over the runs. nodes: names of the nodes of the ONNX
+    graph that it says it is made of, the most telling ones first; some may not be the graph's. Empty: it does not say.
+    """
+
+    layer: str
+    ms: float
+    nodes: tuple[str, ...] = ()
+
+
 class Session(AbstractContextManager["Session"]):
     """An engine that is loaded: `session(inputs) -> outputs`, numpy in and out."""
 
@@ -77,6 +90,13 @@ class Session(AbstractContextManager["Session"]):
 
         Inputs and outputs stay where the engine has them: nothing is copied. It holds until the session is called
         again or asked for another. Raises EngineError as a call does.
+        """
+        raise NotImplementedError
+
+    def layer_times(self, inputs: Mapping[str, Any], runs: int) -> list[LayerTime]:
+        """The time of every layer, in the order in which they run, by the vendor's own profiler.
+
+        The session runs slower from then on. Raises EngineError as a call does.
         """
         raise NotImplementedError
 

@@ -27,6 +27,7 @@ _MOVES = frozenset(
     | {"Split", "Slice", "Gather", "GatherElements", "GatherND", "Where", "Pad", "DepthToSpace", "SpaceToDepth"}
     | {"Relu", "Max", "Min", "Neg", "Abs", "MaxPool", "Constant", "ConstantOfShape"}
 )
+_ENDS = ("/unrounded", "/rounded", "/widened")
 _DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "stash_type", "softmax_precision", "precision"})
 
 
@@ -95,11 +96,17 @@ def _rewrite(graph: GraphProto, outer: dict[str, int], kinds: dict[int, str]) ->
         for index, name in enumerate(node.output):
             if types.get(name) in kinds:
                 node.output[index] = f"{name}/unrounded"
-                down = helper.make_node("Cast", [f"{name}/unrounded"], [f"{name}/rounded"], to=types[name])
-                up = helper.make_node("Cast", [f"{name}/rounded"], [name], to=TensorProto.FLOAT)
+                before, after = f"{name}/unrounded", f"{name}/rounded"
+                down = helper.make_node("Cast", [before], [after], name=after, to=types[name])
+                up = helper.make_node("Cast", [after], [name], name=f"{name}/widened", to=TensorProto.FLOAT)
                 rewritten += [down, up]
     del graph.node[:]
     graph.node.extend(rewritten)
+
+
+def unrounded(name: str) -> str:
+    """The value that a value or node with such a name was made for; another name is returned as it is."""
+    return next((name.removesuffix(end) for end in _ENDS if name.endswith(end)), name)
 
 
 def widen(value: ValueInfoProto) -> None:

@@ -28,6 +28,7 @@ COMMANDS = {
     "run": "Run an artifact on given or random inputs.",
     "diff": "Compare any two of model, ONNX file and artifact.",
     "bench": "Time an artifact beside eager, torch.compile and onnxruntime.",
+    "profile": "Show where the time of a run goes, by layer, module and source line.",
     "inspect": "Show what an artifact is and how it was made.",
     "plugin": "List, check, tune, compile or begin plugins: ops that a target lacks.",
     "doctor": "Show what this machine can build and run.",

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot import arrays
+from aot.runtime.kernels import read_kernels
 from aot.store import Entry
 
 if TYPE_CHECKING:
     from aot.arrays import Arrays
     from aot.config import Recipe
-    from aot.plugins.compiling import Compiled
+    from aot.runtime.kernels import Compiled
     from aot.statistics import Statistics
 
 MODEL = "model.onnx"
 PROGRAM = "program.pt2"
 KERNELS = "kernels.json"
-TIMING, LAUNCHED = ".timing", ".kernels"
-"""What lies beside a plan, under its name: its timing cache, and kernels that it does not hold itself (`KERNELS`)."""
+TIMING = ".timing"
+"""Ends the name of the timing cache that lies beside a plan; `runtime.kernels.LAUNCHED` that of its kernels."""
 
 
 @dataclass(frozen=True)
@@ -130,16 +131,6 @@ class Kernels(Record):
     def by_node(self) -> dict[str, tuple[Compiled, ...]]:
         """Node name -> its kernels, one for each way to run it. Raises PluginError for damaged code."""
         return read_kernels(self.path / KERNELS)
-
-
-def read_kernels(path: Path) -> dict[str, tuple[Compiled, ...]]:
-    """Node name -> its kernels, of a file such as `kernels.json`. Raises PluginError for damaged code."""
-    from aot.plugins.compiling import Compiled
-
-    made = [
-        (group["nodes"], tuple(map(Compiled.from_json, group["kernels"]))) for group in json.loads(path.read_text())
-    ]
-    return {node: kernels for nodes, kernels in made for node in nodes}
 
 
 @dataclass(frozen=True)

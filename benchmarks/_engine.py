@@ -100,7 +100,7 @@ def build(graph: Path, dims: Dims, level: int = 3) -> tuple[bytes, float]:
     """
     import tensorrt as trt
 
-    from aot.backends._build import last_lines, make_log
+    from aot.runtime.log import last_lines, make_log
 
     log = make_log(trt)
     builder = trt.Builder(log)
@@ -133,7 +133,7 @@ def _launching(graph: Path, folder: Path) -> Path:
     if not graph.with_suffix(KERNELS).exists():
         return graph
     from aot import backend
-    from aot.records import read_kernels
+    from aot.runtime.kernels import read_kernels
 
     return backend.get("tensorrt").with_kernels(graph, read_kernels(graph.with_suffix(KERNELS)), folder)
 
@@ -144,18 +144,18 @@ def learn(plan: Path) -> None:
         return
     import tensorrt as trt
 
-    from aot.backends import _plugin_v3
-    from aot.records import read_kernels
+    from aot.runtime import plugin_v3
+    from aot.runtime.kernels import read_kernels
 
-    _plugin_v3.register(trt)
-    _plugin_v3.learn(read_kernels(plan.with_suffix(KERNELS)))
+    plugin_v3.register(trt)
+    plugin_v3.learn(read_kernels(plan.with_suffix(KERNELS)))
 
 
 def load(plan: bytes) -> Any:
     """The engine. Raises RuntimeError where TensorRT does not take it."""
     import tensorrt as trt
 
-    from aot.backends._build import last_lines, make_log
+    from aot.runtime.log import last_lines, make_log
 
     log = make_log(trt)
     engine = trt.Runtime(log).deserialize_cuda_engine(plan)

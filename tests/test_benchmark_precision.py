@@ -24,9 +24,9 @@ import _result
 from precision import attention, layers, measure, page, worker
 from precision.prepare import Cell
 
-from aot.backends import _plugin_v3
 from aot.plugins.compiling import Compiled
-from aot.records import read_kernels
+from aot.runtime import plugin_v3
+from aot.runtime.kernels import read_kernels
 from tests.backends import fake_tensorrt
 
 
@@ -225,9 +225,9 @@ class TestAttention:
         (builder,) = module.builders
         assert [layer.name for layer in builder.network.plugins] == ["sums_attention"]
         assert read_kernels(plan.with_suffix(".kernels")) == {"sums_attention": tuple(made)}
-        _plugin_v3._known.clear()
+        plugin_v3._known.clear()
         _engine.learn(plan)
-        assert len(_plugin_v3._known) == 1
+        assert len(plugin_v3._known) == 1
 
     def test_what_stays_is_said(self, tmp_path: Path) -> None:
         wide = ATTENTION.replace("float16", "float")

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from aot.progress import Progress
+from aot.runtime.log import STAMP
 
 T = TypeVar("T")
 
@@ -23,42 +24,16 @@ _NOISE = re.compile(
     r"|Detected layernorm nodes in FP16"  # surgery decided what stays in FP32
     r"|Calibrator is not being used"
 )
-_STAMP = re.compile(r"\S+\.(?:cpp|h):\d+:?\s*")
-
-
-def make_log(trt: ModuleType) -> Any:
-    """A logger of the module's own ILogger type; the type exists only once the module is imported."""
-
-    class Collector(trt.ILogger):  # type: ignore[misc,name-defined]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-            self.errors: list[str] = []
-            self.warnings: list[str] = []
-
-        def log(self, severity: Any, message: str) -> None:
-            # The builder calls this from C++, through which no exception may travel: only keep the text.
-            if severity in (trt.ILogger.Severity.ERROR, trt.ILogger.Severity.INTERNAL_ERROR):
-                self.errors.append(str(message))
-            elif severity == trt.ILogger.Severity.WARNING:
-                self.warnings.append(str(message))
-
-    return Collector()
 
 
 def useful(warnings: list[str]) -> list[str]:
     """Warnings worth showing: without noise, and one of those that differ in numbers only."""
     kept: dict[str, str] = {}
     for message in warnings:
-        text = " ".join(_STAMP.sub("", message).split())
+        text = " ".join(STAMP.sub("", message).split())
         if text and not _NOISE.search(text):
             kept.setdefault(re.sub(r"\d+", "#", text), text)
     return list(kept.values())
-
-
-def last_lines(errors: list[str], count: int = 1) -> str:
-    """The last lines that the vendor logged, without source positions, each once."""
-    lines = [" ".join(_STAMP.sub("", line).split()) for line in errors]
-    return "; ".join(list(dict.fromkeys(line for line in lines if line))[-count:])
 
 
 def make_monitor(trt: ModuleType, stop: threading.Event) -> Any:

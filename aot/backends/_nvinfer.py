@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from aot import profile as shapes_of
 from aot import toolchain
 from aot.backend import Backend, Job, Session, Unsupported
-from aot.backends import _graph, _plugin_v3
-from aot.backends._build import last_lines, make_log, make_monitor, supervised, useful
+from aot.backends import _graph
+from aot.backends._build import make_monitor, supervised, useful
 from aot.backends._refusals import Said, reason, refusals
 from aot.declaration import ModelSpec
 from aot.errors import EngineError, GraphError, ProfileError
 from aot.profile import Profile
 from aot.progress import Progress
 from aot.records import TIMING
+from aot.runtime import plugin_v3
+from aot.runtime.log import last_lines, make_log
 from aot.toolchain import Machine
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ class Nvinfer(Backend):
         first = parse()
         if first is None:
             return known
-        _plugin_v3.raise_kept()
+        plugin_v3.raise_kept()
         told = [_operators.told(node, said.op, reason(said.text)) for node, said in refusals(model, first, parse)]
         return known + [found for found in told if found.node not in {other.node for other in known}]
 
@@ -129,7 +131,7 @@ class Nvinfer(Backend):
         for message in useful(log.warnings):
             progress.warn(f"{self.title}: {message}")
         if serialized is None:
-            _plugin_v3.raise_kept()
+            plugin_v3.raise_kept()
             self._refused(job, log.errors)
         with plan.open("wb") as file:
             file.write(memoryview(serialized))
@@ -164,7 +166,7 @@ class Nvinfer(Backend):
         network = builder.create_network(_typed(trt))
         parser = trt.OnnxParser(network, log)
         if not parser.parse_from_file(str(graph)):
-            _plugin_v3.raise_kept()
+            plugin_v3.raise_kept()
             said = parser.get_error(0).desc() if parser.num_errors else last_lines(log.errors) or "it gives no reason"
             raise GraphError(f"{self.title} cannot read the graph: {said}", where=str(graph))
         return network, parser

@@ -10,13 +10,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from aot import profile as shapes_of
-from aot.backend import Session
-from aot.backends import _plugin_v3
-from aot.backends._build import last_lines
+from aot.backend import LayerTime, Session
+from aot.backends import _engine_layers
 from aot.declaration import ModelSpec
 from aot.errors import EngineError
 from aot.profile import Profile
-from aot.records import LAUNCHED, read_kernels
+from aot.runtime import plugin_v3
+from aot.runtime.kernels import LAUNCHED, read_kernels
+from aot.runtime.log import last_lines
 from aot.store import FACTS
 from aot.toolchain import Machine
 from aot.torchless import torchless
@@ -39,10 +40,10 @@ def open_engine(
     trt, log = backend.start()
     beside = plan.with_suffix(LAUNCHED)
     if beside.is_file():
-        _plugin_v3.learn(read_kernels(beside))
+        plugin_v3.learn(read_kernels(beside))
     engine = trt.Runtime(log).deserialize_cuda_engine(plan.read_bytes())
     if engine is None:
-        _plugin_v3.raise_kept()
+        plugin_v3.raise_kept()
         raise EngineError(
             f"{backend.title} {backend.version()} on {_here(machine)} cannot load the engine, "
             f"built by {facts.get('version', 'an unknown version')} for {facts.get('target', 'an unknown GPU')}: "
@@ -117,7 +118,7 @@ class EngineSession(Session):
             with torchless():
                 got = self._runner.infer(raw, check_inputs=False, return_raw_buffers=True)
         except PolygraphyException as error:
-            _plugin_v3.raise_kept()
+            plugin_v3.raise_kept()
             raise EngineError(f"the engine does not run: {' '.join(str(error).split())}") from error
         return {name: self._array(name, found) for name, found in got.items()}
 
@@ -130,12 +131,17 @@ class EngineSession(Session):
             started = time.perf_counter()
             for _ in range(times):
                 if not context.execute_async_v3(stream.ptr):
-                    _plugin_v3.raise_kept()
+                    plugin_v3.raise_kept()
                     raise EngineError("the engine does not run")
             stream.synchronize()
             return time.perf_counter() - started
 
         return run
+
+    def layer_times(self, inputs: Mapping[str, Any], runs: int) -> list[LayerTime]:
+        """See Session.layer_times."""
+        run = self.stopwatch(inputs)
+        return _engine_layers.layer_times(self._trt, self._engine, self._runner.context, run, runs)
 
     def _dtype(self, name: str) -> np.dtype[Any]:
         import ml_dtypes

@@ -1,12 +1,6 @@
 """onnxruntime on the CPU: the reference that quantized graphs are judged with, and an honest fallback to run on.
 
-Sessions execute Q/DQ as written. By default onnxruntime fuses DequantizeLinear-op-QuantizeLinear into integer
-kernels, whose intermediate sums saturate at 16 bits on CPUs without VNNI: another arithmetic than that of the
-engine, which dequantizes exactly and accumulates wide. So those fusions are off (`session.disable_quant_qdq`).
-MatMulInteger and QLinearConv that a file holds itself take unsigned weights instead, whose sums do not saturate
-(`session.x64quantprecision`); onnxruntime 1.32 does not do the same for QLinearMatMul.
-Off as well is the rule that drops a Relu before QuantizeLinear where the zero point is the end of the range: it
-takes an FP8 zero for such an end, and negative values come through (seen in 1.32).
+How its sessions execute a graph is said in `aot/runtime/sessions.py`.
 """
 
 from __future__ import annotations
@@ -18,14 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from aot import toolchain
-from aot.backend import Backend, Job, Session, Unsupported
+from aot.backend import Backend, Job, LayerTime, Session, Unsupported
 from aot.backends import _emulate, _graph
 from aot.config import Precision
 from aot.declaration import ModelSpec
 from aot.errors import EngineError, GraphError, TargetError
 from aot.profile import Profile
 from aot.progress import Progress
+from aot.runtime import sessions
+from aot.runtime.sessions import errors, said
 from aot.toolchain import Machine
 
 if TYPE_CHECKING:
@@ -38,7 +33,6 @@ TARGET = "cpu"
 # protobuf cannot hold a message beyond 2 GiB; the structure beside the weights needs a little.
 LIMIT = 2**31 - 2**24
 _UNKNOWN = re.compile(r"([\w.]+):(\w+)\(-?\d+\) is not a registered function/op")
-_UNSOUND = ("ReluQuantRewrite", "ClipQuantRewrite")
 
 
 class OnnxRuntime(Backend):
@@ -50,7 +44,7 @@ class OnnxRuntime(Backend):
 
     def version(self) -> str | None:
         """See Backend.version."""
-        return toolchain.version("onnxruntime") or toolchain.version("onnxruntime-gpu")
+        return sessions.version()
 
     def targets(self, machine: Machine) -> tuple[str, ...]:
         """The CPU."""
@@ -82,7 +76,7 @@ class OnnxRuntime(Backend):
             reason = f"it is {size / 2**30:.1f} GiB, and a single ONNX file holds 2"
             return [Unsupported("", "", None, reason, "--precision fp16 or int8 halves it; TensorRT has no such limit")]
         try:
-            _session(graph, optimize=False)
+            make_session(graph, optimize=False)
         except GraphError as error:
             structure = _graph.load_structure(graph).graph
             named = _graph.mentioned(structure, error.what) or _graph.mentioned(structure, error.where or "")
@@ -108,13 +102,14 @@ class OnnxRuntime(Backend):
 
     def open(self, plan: Path, spec: ModelSpec, profiles: Sequence[Profile]) -> Session:
         """See Backend.open; any ONNX file will do. FP16 and BF16 are emulated: see `_emulate`."""
-        return CpuSession(*_session(plan, optimize=True))
+        return CpuSession(plan, *make_session(plan, optimize=True))
 
 
 class CpuSession(Session):
     """An onnxruntime session, and the outputs to round back to their own dtype."""
 
-    def __init__(self, session: Any, narrow: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, session: Any, narrow: Mapping[str, str]) -> None:
+        self._path = path
         self._session = session
         self._narrow = narrow
         self._outputs = [out.name for out in session.get_outputs()]
@@ -146,6 +141,12 @@ class CpuSession(Session):
 
         return run
 
+    def layer_times(self, inputs: Mapping[str, Any], runs: int) -> list[LayerTime]:
+        """See Session.layer_times."""
+        from aot.backends.onnxruntime_profile import layer_times
+
+        return layer_times(self._path, self._feed(inputs), runs)
+
     def _feed(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         import numpy as np
 
@@ -162,26 +163,22 @@ class CpuSession(Session):
         try:
             return list(self._session.run(self._outputs, feed))
         except errors() as error:
-            raise EngineError(f"onnxruntime does not run the graph: {_said(error)}") from error
+            raise EngineError(f"onnxruntime does not run the graph: {said(error)}") from error
 
 
-def _session(path: Path, *, optimize: bool) -> tuple[Any, dict[str, str]]:
+def make_session(
+    path: Path, *, optimize: bool, prepared: Callable[[Any], None] | None = None
+) -> tuple[Any, dict[str, str]]:
     """A session on the CPU and its narrow outputs. Raises GraphError, naming the node, for what it does not take.
 
-    optimize: False loads faster, for a session that is only a check.
+    optimize: False loads faster, for a session that is only a check. prepared: sets more of its options.
     """
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.log_severity_level = 4  # its errors come as exceptions
-    options.intra_op_num_threads = _threads()
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    options.add_session_config_entry("session.x64quantprecision", "1")
-    levels = ort.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    options = sessions.options(optimize=optimize)
+    if prepared is not None:
+        prepared(options)
     try:
         if not _emulate.is_narrow(path):
-            return _made(str(path), options), {}
+            return sessions.session(str(path), options), {}
         model, narrow = _emulate.emulated(path)
         return _from_memory(model, options), narrow
     except errors() as error:
@@ -195,24 +192,11 @@ def _from_memory(model: onnx.ModelProto, options: Any) -> Any:
     import onnx
 
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < LIMIT:
-        return _made(model.SerializeToString(), options)
+        return sessions.session(model.SerializeToString(), options)
     with TemporaryDirectory(prefix="aot-") as folder:
         path = os.path.join(folder, "model.onnx")
         onnx.save(model, path, save_as_external_data=True, location="model.onnx.data")
-        return _made(path, options)
-
-
-def _made(model: str | bytes, options: Any) -> Any:
-    import onnxruntime as ort
-
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(_UNSOUND))
-
-
-def _threads() -> int:
-    """The CPUs this process may use; its own guess pins threads to cores that a container may not have."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(int(asked), available) if asked.isdigit() and int(asked) > 0 else available
+        return sessions.session(path, options)
 
 
 def evaluator(model: onnx.ModelProto) -> Callable[[Mapping[str, Any]], list[Any]]:
@@ -224,35 +208,20 @@ def evaluator(model: onnx.ModelProto) -> Callable[[Mapping[str, Any]], list[Any]
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    options.intra_op_num_threads = _threads()
+    options.intra_op_num_threads = sessions.threads()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         session = _from_memory(model, options)
     except errors() as error:
-        raise EngineError(_said(error)) from error
+        raise EngineError(said(error)) from error
 
     def run(inputs: Mapping[str, Any]) -> list[Any]:
         try:
             return list(session.run(None, dict(inputs)))
         except errors() as error:
-            raise EngineError(_said(error)) from error
+            raise EngineError(said(error)) from error
 
     return run
-
-
-def errors() -> tuple[type[Exception], ...]:
-    """What onnxruntime raises: its own classes, none of them under a common base of its own."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "NotImplemented",
-             "RuntimeException", "EPFail", "NoModel")  # fmt: skip
-    return tuple(getattr(state, name) for name in names if hasattr(state, name))
-
-
-def _said(error: Exception) -> str:
-    """Its sentence without code and status, nor the place in its own source."""
-    text = re.sub(r"/onnxruntime_src/.* was false\. ", "", " ".join(str(error).split()))
-    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
 
 
 def refused(path: Path, error: Exception) -> NoReturn:
@@ -270,7 +239,7 @@ def refused(path: Path, error: Exception) -> NoReturn:
         ) from error
     where = _graph.blamed(graph, str(error)) if path.is_file() else None
     raise GraphError(
-        f"onnxruntime {BACKEND.version()} does not take the graph: {_said(error)}",
+        f"onnxruntime {BACKEND.version()} does not take the graph: {said(error)}",
         where=where or str(path),
         fix="write that line with other ops; a newer onnxruntime may have the kernel",
     ) from error

@@ -15,6 +15,7 @@ from aot.backends import _plugin_v3
 from aot.backends._nvinfer import Nvinfer
 from aot.config import Precision
 from aot.errors import TargetError
+from aot.runtime import plugin_v3
 from aot.targets import CPU, check_precision
 from aot.toolchain import Machine
 
@@ -87,7 +88,7 @@ class TensorRt(Nvinfer):
         trt, log = super().start()
         trt.init_libnvinfer_plugins(log, "")
         if self.launches(self.version()) == "python":
-            _plugin_v3.register(trt)
+            plugin_v3.register(trt)
         return trt, log
 
     def launches(self, version: str | None) -> Launching | None:

@@ -6,7 +6,6 @@ torch nor triton is needed in ours.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -21,7 +20,8 @@ from aot import toolchain
 from aot.errors import PluginError, TargetError
 from aot.plugins import ptx
 from aot.plugins.header import REST, Header
-from aot.plugins.sizes import Varies, evaluate
+from aot.plugins.sizes import Varies
+from aot.runtime.kernels import Compiled
 
 E = TypeVar("E", bound=PluginError)
 TARGETS = tuple(f"sm{capability}" for capability in ptx.ISA)
@@ -40,54 +40,6 @@ class Job:
     dtypes: tuple[str, ...]
     attributes: Mapping[str, Any]
     config: int | Mapping[str, Any] | None = 0
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A kernel as TensorRT launches it, and how: all plain data, to travel in an artifact.
-
-    entry: its name in `code`, the PTX. threads: per program. shared: bytes of shared memory. registers: per thread.
-    spilled: bytes a thread that did not fit into them. grid, scalars, outputs: expressions of the inputs' sizes (see
-    sizes.py), three axes, by the order of the kernel's parameters, and a shape each. digest: SHA-256 of `code`; source:
-    of the plugin's file.
-    """
-
-    plugin: str
-    target: str
-    entry: str
-    code: str
-    threads: int
-    shared: int
-    registers: int
-    spilled: int
-    inputs: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    output_dtypes: tuple[str, ...]
-    grid: tuple[Any, ...]
-    scalars: Mapping[str, Any]
-    outputs: tuple[Any, ...]
-    config: Mapping[str, Any]
-    digest: str
-    source: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Compiled:
-        """The inverse of `to_json`. Raises PluginError where the code is not what the digest says."""
-        lists = ("inputs", "dtypes", "output_dtypes", "grid", "outputs")
-        made = cls(**{**data, **{name: tuple(data[name]) for name in lists}})
-        if hashlib.sha256(made.code.encode()).hexdigest() != made.digest:
-            raise PluginError(f"the kernel of {made.plugin} is not the one that was compiled", fix="build it again")
-        return made
-
-    def launched(self, shapes: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(grid, scalars) for inputs of these shapes."""
-        sizes = dict(zip(self.inputs, shapes, strict=True))
-        grid = tuple(evaluate(tree, sizes) for tree in self.grid)
-        return grid, tuple(evaluate(tree, sizes) for tree in self.scalars.values())
 
 
 def jobs(header: Header, target: str, sizes: Mapping[str, int] | None = None) -> list[Job]:

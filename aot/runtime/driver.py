@@ -38,7 +38,7 @@ class Kernel:
 
         Raises EngineError where cuda-bindings or the driver is missing, and for what the driver says of the text.
         """
-        driver = _driver()
+        driver = bindings()
         key = (_context(driver), code, entry, shared)
         if key not in _loaded:
             _loaded[key] = cls._load(driver, code, entry, shared)
@@ -51,13 +51,13 @@ class Kernel:
         keys = [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
         status, module = driver.cuModuleLoadDataEx(code.encode() + b"\0", len(keys), keys, [log, len(log)])
         said = log.split(b"\0", 1)[0].decode(errors="replace")
-        _check(driver, status, f"the driver does not load the kernel {entry}", said)
+        check(driver, status, f"the driver does not load the kernel {entry}", said)
         status, function = driver.cuModuleGetFunction(module, entry.encode())
-        _check(driver, status, f"the module has no kernel {entry}")
+        check(driver, status, f"the module has no kernel {entry}")
         if shared > PLENTY_OF_SHARED:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             (status,) = driver.cuFuncSetAttribute(function, attribute, shared)
-            _check(driver, status, f"the kernel {entry} does not get its {shared} bytes of shared memory")
+            check(driver, status, f"the kernel {entry} does not get its {shared} bytes of shared memory")
         return cls(entry, shared, driver, function)
 
     def launch(self, grid: tuple[int, int, int], threads: int, arguments: Sequence[int], stream: int) -> None:
@@ -76,15 +76,16 @@ class Kernel:
             self._function, *grid, threads, 1, 1, self.shared, stream, pointers.buffer_info()[0], 0
         )
         if status:
-            _check(self._driver, status, f"the kernel {self.entry} is not launched with the grid {grid}")
+            check(self._driver, status, f"the kernel {self.entry} is not launched with the grid {grid}")
 
 
-def _driver() -> Any:
+def bindings() -> Any:
+    """The driver's API. Raises EngineError where cuda-bindings is missing."""
     try:
         from cuda.bindings import driver
     except ImportError as error:
         raise EngineError(
-            f"kernels of plugins are launched through cuda-bindings, which does not load: {error}", fix=_INSTALL
+            f"a GPU is reached through cuda-bindings, which does not load: {error}", fix=_INSTALL
         ) from error
     return driver
 
@@ -92,28 +93,33 @@ def _driver() -> Any:
 def _context(driver: Any) -> int:
     """What tells the current context from any other, past ones too; where there is none, the primary one of the first
     GPU becomes it."""
+    start(driver)
+    status, context = driver.cuCtxGetCurrent()
+    check(driver, status, "the CUDA driver does not say its context")
+    if not int(context):
+        status, device = driver.cuDeviceGet(0)
+        check(driver, status, "there is no GPU")
+        status, context = driver.cuDevicePrimaryCtxRetain(device)
+        check(driver, status, "the GPU gives no context")
+        (status,) = driver.cuCtxSetCurrent(context)
+        check(driver, status, "the GPU's context does not become the current one")
+    status, identity = driver.cuCtxGetId(context)
+    check(driver, status, "the GPU's context has no identity")
+    return int(identity)
+
+
+def start(driver: Any) -> None:
+    """Raise EngineError where the driver is missing or does not start."""
     try:
         (status,) = driver.cuInit(0)
     except RuntimeError as error:  # what cuda-bindings raises where the driver's library is not found
         raise EngineError(
             f"the CUDA driver does not load: {' '.join(str(error).split())}", fix="aot doctor says what is missing"
         ) from error
-    _check(driver, status, "the CUDA driver does not start")
-    status, context = driver.cuCtxGetCurrent()
-    _check(driver, status, "the CUDA driver does not say its context")
-    if not int(context):
-        status, device = driver.cuDeviceGet(0)
-        _check(driver, status, "there is no GPU")
-        status, context = driver.cuDevicePrimaryCtxRetain(device)
-        _check(driver, status, "the GPU gives no context")
-        (status,) = driver.cuCtxSetCurrent(context)
-        _check(driver, status, "the GPU's context does not become the current one")
-    status, identity = driver.cuCtxGetId(context)
-    _check(driver, status, "the GPU's context has no identity")
-    return int(identity)
+    check(driver, status, "the CUDA driver does not start")
 
 
-def _check(driver: Any, status: Any, what: str, said: str = "") -> None:
+def check(driver: Any, status: Any, what: str, said: str = "") -> None:
     """Raise EngineError unless the status is success."""
     if not status:
         return

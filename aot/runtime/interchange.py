@@ -20,6 +20,8 @@ from aot.errors import InputError
 
 HOST = -1
 """The device of what lies in the host's memory."""
+SOME_GPU = -2
+"""The device of what does not say on which GPU it lies: the session's."""
 Array = np.ndarray[Any, Any]
 _BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
@@ -31,9 +33,9 @@ def bits(dtype: str) -> np.dtype[Any]:
 
 @dataclass(slots=True)
 class Given:
-    """An array as its library describes it. device: the GPU that it lies on, or HOST. address: of its first element.
+    """An array as its library describes it. device: the GPU that it lies on, SOME_GPU or HOST.
 
-    value: the array itself, which keeps its memory.
+    address: of its first element. value: the array itself, which keeps its memory.
     """
 
     kind: Kind

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import cached_property
+from pathlib import Path
 
-from aot.errors import TargetError, unknown
-from aot.runtime import manifest, onnxruntime
+from aot.errors import AotError, TargetError, unknown
+from aot.runtime import manifest, onnxruntime, sessions, vendors
+from aot.runtime.cuda import Gpu
+from aot.runtime.executor import Executor
+from aot.runtime.kernels import LAUNCHED
 from aot.runtime.manifest import Engine, Manifest
 from aot.runtime.session import Session
-
-if TYPE_CHECKING:
-    from aot.runtime.executor import Executor
 
 CPU = "cpu"
 
 
-def load(path: str, *, engine: str | None = None, device: int = 0, contexts: int = 8, verify: bool = True) -> Session:
+def load(
+    path: str | Path, *, engine: str | None = None, device: int = 0, contexts: int = 8, verify: bool = True
+) -> Session:
     """Load an artifact, a folder or a `.tar`, to be called.
 
     An engine for the GPU `device` (as CUDA numbers them) and the TensorRT that is installed is taken first; without
@@ -28,64 +30,87 @@ def load(path: str, *, engine: str | None = None, device: int = 0, contexts: int
     TargetError where nothing runs here, EngineError where what should run does not load.
     """
     found = manifest.read(str(path))
-    return _opened(found, engine, device, contexts, verify)
-
-
-def _opened(found: Manifest, engine: str | None, device: int, contexts: int, verify: bool) -> Session:
-    held = [one.target for one in found.engines]
+    held = dict.fromkeys(one.target for one in found.engines)
     if engine is not None and engine not in {*held, CPU}:
-        raise unknown("engine", engine, dict.fromkeys([*held, CPU]))
-    reasons = []
+        raise unknown("engine", engine, [*held, *([] if CPU in held else [CPU])])
+    here = _Here(device)
+    reasons: dict[str, str] = {}
     for one in found.engines:
-        if engine not in (None, one.target):
-            continue
-        reason = _misfit(one, device)
-        if reason is None:
-            if verify:
-                found.check(_files(found, one))
-            return Session(found, _executor(found, one, device, contexts), f"engine {one.target} ({_told(one)})")
-        reasons.append(f"{one.target} ({_told(one)}): {reason}")
+        if engine in (None, one.target):
+            reason = here.misfit(one)
+            if reason is None:
+                return _with_engine(found, one, here, contexts, verify)
+            reasons[one.target] = reason
     if engine not in (None, CPU):
         raise TargetError(
-            f"the engine for {engine} does not run here: {reasons[0].partition(': ')[2]}",
+            f"the engine for {engine} does not run here: {reasons[str(engine)]}",
             where=found.shown,
-            fix=_way_out(found, engine),
+            fix=f"the artifact holds {' and '.join(held)}; engine='{CPU}' runs its final graph on onnxruntime",
         )
-    if found.graph is None or onnxruntime.version() is None:
-        reasons.append(
-            f"{CPU}: it holds no ONNX graph" if found.graph is None else f"{CPU}: onnxruntime is not installed"
-        )
-        raise TargetError("nothing in the artifact runs here", where="; ".join(reasons), fix=_way_out(found, None))
+    return _with_graph(found, reasons, verify)
+
+
+def _with_engine(found: Manifest, engine: Engine, here: _Here, contexts: int, verify: bool) -> Session:
+    beside = str(Path(engine.file).with_suffix(LAUNCHED))
     if verify:
-        found.check(found.under("graph"))
+        found.check([engine.file, *([beside] if beside in found.files else [])])
+    executor: Executor
+    if engine.backend == sessions.NAME:
+        executor = onnxruntime.OnnxRuntime(found.path(engine.file), found)
+    else:
+        from aot.runtime.tensorrt import TensorRt
+
+        gpu = here.gpu
+        assert isinstance(gpu, Gpu)
+        executor = TensorRt(gpu, found, engine, contexts)
+    return Session(found, executor, f"engine {engine.target} ({engine.backend} {engine.version})")
+
+
+def _with_graph(found: Manifest, reasons: dict[str, str], verify: bool) -> Session:
+    """The final graph on onnxruntime. Raises TargetError, with why no engine runs, where that does not run either."""
+    if found.graph is None or sessions.version() is None:
+        why = "it holds no ONNX graph" if found.graph is None else "onnxruntime is not installed"
+        said = "; ".join(f"{target}: {reason}" for target, reason in {**reasons, CPU: why}.items())
+        raise TargetError(
+            "nothing in the artifact runs here",
+            where=f"{found.shown}: {said}",
+            fix="run it on a GPU that it has an engine for, or build one here: aot build"
+            if found.graph is None
+            else "pip install onnxruntime",
+        )
+    if verify:
+        found.check(name for name in found.files if name.startswith("graph/"))
     executor = onnxruntime.OnnxRuntime(found.path(found.graph), found)
     return Session(found, executor, f"final graph, {found.precision} ({executor.tells})")
 
 
-def _told(engine: Engine) -> str:
-    return f"{engine.backend} {engine.version}"
+class _Here:
+    """This machine, as far as an engine asks for it."""
 
+    def __init__(self, device: int) -> None:
+        self._device = device
 
-def _misfit(engine: Engine, device: int) -> str | None:
-    """Why an engine does not run here, one clause; None where it does."""
-    if engine.backend == onnxruntime.NAME:
-        return None if onnxruntime.version() else "onnxruntime is not installed"
-    return "no GPU"
+    @cached_property
+    def gpu(self) -> Gpu | str:
+        """The GPU, or why there is none."""
+        try:
+            return Gpu(self._device)
+        except AotError as error:
+            return error.what
 
-
-def _executor(found: Manifest, engine: Engine, device: int, contexts: int) -> Executor:
-    return onnxruntime.OnnxRuntime(found.path(engine.file), found)
-
-
-def _files(found: Manifest, engine: Engine) -> Iterator[str]:
-    """What loading an engine reads."""
-    yield engine.file
-
-
-def _way_out(found: Manifest, engine: str | None) -> str:
-    built = " and ".join(one.target for one in found.engines) or "no engine"
-    if found.graph is not None and engine is not None:
-        return f"the artifact holds {built}; engine='{CPU}' runs its final graph on onnxruntime"
-    if found.graph is not None:
-        return f"the artifact holds {built}: pip install onnxruntime, or `aot build {found.shown}` on this GPU"
-    return f"the artifact holds {built}: run it where that GPU is, or build it for this one"
+    def misfit(self, engine: Engine) -> str | None:
+        """Why an engine does not run here, both sides named; None where nothing speaks against it."""
+        if engine.backend == sessions.NAME:
+            return None if sessions.version() else "onnxruntime is not installed"
+        if engine.backend not in vendors.TITLES:
+            return f"it is an engine of {engine.backend}, which this aot does not know"
+        title, installed = vendors.TITLES[engine.backend], vendors.version(engine.backend)
+        if isinstance(self.gpu, str):
+            return self.gpu
+        if self.gpu.target != engine.target:
+            return f"it is for {engine.target}, and GPU {self._device} is a {self.gpu}"
+        if installed is None:
+            return f"{title} is not installed"
+        if installed != engine.version:
+            return f"it was built by {title} {engine.version}, and {installed} is installed"
+        return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ class Manifest:
         """Where a file of the artifact lies."""
         return self.folder / name
 
-    def check(self, names: Iterator[str]) -> None:
+    def check(self, names: Iterable[str]) -> None:
         """Raise ArtifactError for the first of these files that is missing or not what was packed."""
         for name in names:
             if name not in self.files:
@@ -89,10 +89,6 @@ class Manifest:
                     f"the manifest is damaged: it does not list {name}", where=f"{self.shown}/{MANIFEST}", fix=REBUILD
                 )
             files.check(self.folder, name, *self.files[name], self.shown)
-
-    def under(self, folder: str) -> Iterator[str]:
-        """The files in a folder of the artifact, by name."""
-        return (name for name in self.files if name.startswith(f"{folder}/"))
 
 
 def read(name: str) -> Manifest:

@@ -1,78 +1,26 @@
 """The final graph on onnxruntime's CPU provider: for machines without the GPU that an engine is for.
 
-Q/DQ is executed as written, as in `aot/backends/onnxruntime.py`, where the reasons are. FP16 is computed in FP32
-between casts, and what few kernels there are for BF16 decides whether such a graph is taken at all.
+FP16 is computed in FP32 between casts, and whether a graph in BF16 is taken at all depends on which kernels there are;
+`aot/backends/onnxruntime.py`, which judges graphs, emulates both.
 """
 
 from __future__ import annotations
 
-import os
-import re
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from aot import toolchain
 from aot.arrays import dtype_named
 from aot.errors import EngineError
 from aot.runtime.executor import Binding, Call, Executor, Kept
 from aot.runtime.interchange import Array, Given, bits
 from aot.runtime.manifest import Manifest
 from aot.runtime.pending import Pending, Working
+from aot.runtime.sessions import NAME, errors, options, said, session, version
 
-NAME = "onnxruntime"
-UNSOUND = ("ReluQuantRewrite", "ClipQuantRewrite")
 WORKERS = 4
-
-
-def version() -> str | None:
-    """The installed version, None where it is not installed. Imports nothing."""
-    return toolchain.version("onnxruntime") or toolchain.version("onnxruntime-gpu")
-
-
-def options(*, optimize: bool = True) -> Any:
-    """Options of every session: exact Q/DQ, threads for the CPUs there are. optimize: False loads faster."""
-    import onnxruntime as ort
-
-    made = ort.SessionOptions()
-    made.log_severity_level = 4  # its errors come as exceptions
-    made.intra_op_num_threads = threads()
-    made.add_session_config_entry("session.disable_quant_qdq", "1")
-    made.add_session_config_entry("session.x64quantprecision", "1")
-    levels = ort.GraphOptimizationLevel
-    made.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
-    return made
-
-
-def session(model: str | bytes, options: Any) -> Any:
-    """A session on the CPU from a file's path or a model's bytes. Raises one of `errors`."""
-    import onnxruntime as ort
-
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(UNSOUND))
-
-
-def threads() -> int:
-    """The CPUs this process may use; its own guess pins threads to cores that a container may not have."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(int(asked), available) if asked.isdigit() and int(asked) > 0 else available
-
-
-def errors() -> tuple[type[Exception], ...]:
-    """What onnxruntime raises: its own classes, none of them under a common base of its own."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "NotImplemented",
-             "RuntimeException", "EPFail", "NoModel")  # fmt: skip
-    return tuple(getattr(state, name) for name in names if hasattr(state, name))
-
-
-def said(error: Exception) -> str:
-    """Its sentence without code and status, nor the place in its own source."""
-    text = re.sub(r"/onnxruntime_src/.* was false\. ", "", " ".join(str(error).split()))
-    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
 
 
 class _Kept(Kept):

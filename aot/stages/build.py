@@ -18,8 +18,9 @@ from aot.form import Form, form_for, formed
 from aot.plan import Plan
 from aot.plugins.expanding import expanded, launched
 from aot.profile import as_json
-from aot.records import KERNELS, LAUNCHED, Engine, Kernels, QuantizedGraph
+from aot.records import KERNELS, Engine, Kernels, QuantizedGraph
 from aot.run import Run
+from aot.runtime.kernels import LAUNCHED
 from aot.stages.attention import formed_by, formed_in
 from aot.stages.kernels import custom_ops, functions_of
 from aot.stages.program import convert

@@ -24,9 +24,10 @@ from aot.artifact import (
 from aot.artifact_write import Contents, is_accepted, is_current, write
 from aot.config import AUTO_PRECISION
 from aot.profile import as_json
-from aot.records import LAUNCHED, TIMING, Engine, Record, Report
+from aot.records import TIMING, Engine, Record, Report
 from aot.report.search import sentences
 from aot.run import Run, StageTime
+from aot.runtime.kernels import LAUNCHED
 from aot.stages.verify import rejudge
 from aot.store import FACTS, digest
 

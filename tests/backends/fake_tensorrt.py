@@ -17,7 +17,7 @@ import onnx
 import pytest
 
 from aot import toolchain
-from aot.backends import _plugin_v3
+from aot.runtime import plugin_v3
 from aot.toolchain import Gpu, Machine
 from tests.backends import fake_plugins
 
@@ -209,7 +209,7 @@ def install(monkeypatch: pytest.MonkeyPatch, version: str = "10.6.0", machine: M
     for kind in (ILogger, IProgressMonitor, OnnxParser, Builder, Runtime):
         setattr(MODULE, kind.__name__, kind)
     fake_plugins.install(MODULE)
-    _plugin_v3.register.cache_clear()
+    plugin_v3.register.cache_clear()
     MODULE.init_libnvinfer_plugins = lambda log, namespace: True
     MODULE.MemoryPoolType = SimpleNamespace(WORKSPACE="workspace")
     # FP16, INT8 and FP8 are gone from 11; whoever asks for them gets an AttributeError.

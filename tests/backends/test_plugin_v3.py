@@ -17,14 +17,13 @@ import pytest
 from onnx import TensorProto, helper
 
 from aot.backend import Job, get
-from aot.backends import _plugin_v3
-from aot.backends._plugin_v3 import Launcher
 from aot.config import EngineOptions
 from aot.declaration import Dim, Input, ModelSpec
 from aot.errors import EngineError, PluginError
-from aot.plugins.compiling import Compiled
 from aot.progress import Silent
-from aot.records import LAUNCHED, read_kernels
+from aot.runtime import plugin_v3
+from aot.runtime.kernels import LAUNCHED, Compiled, read_kernels
+from aot.runtime.plugin_v3 import Launcher
 from tests.backends import fake_tensorrt
 from tests.runtime import fake_driver
 from tests.runtime.fake_driver import CUresult, Driver
@@ -59,8 +58,8 @@ def kernel(rows: int = 4, **changes: Any) -> Compiled:
 
 @pytest.fixture
 def trt(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(_plugin_v3, "_kept", [])
-    monkeypatch.setattr(_plugin_v3, "_known", {})
+    monkeypatch.setattr(plugin_v3, "_kept", [])
+    monkeypatch.setattr(plugin_v3, "_known", {})
     return fake_tensorrt.install(monkeypatch)
 
 
@@ -126,7 +125,7 @@ def test_a_node_with_kernels_calls_them_and_keeps_its_place(trt: Any, graph: Pat
     assert (first.domain, first.op_type, first.name) == ("aot", "Kernel", "first")
     assert (list(first.input), list(first.output)) == (["x", "s"], ["y", "q"])
     assert first.metadata_props[0].value == "model.py:7: y = scaled(x, s)"
-    assert {one.name for one in first.attribute} == {*_plugin_v3.FIELDS, "plugin_namespace", "plugin_version"}
+    assert {one.name for one in first.attribute} == {*plugin_v3.FIELDS, "plugin_namespace", "plugin_version"}
     assert (second.domain, second.op_type) == ("mine", "scaled")
     assert [function.name for function in model.functions] == ["scaled"]
 
@@ -193,14 +192,14 @@ def test_an_engine_finds_its_kernels_beside_it(trt: Any, driver: Driver, graph: 
     """What is serialized makes an equal plugin in another process, once that has read the file beside the plan."""
     fields = layer(trt, graph, tmp_path).serialized()
     (creator,) = trt.get_plugin_registry().creators.values()
-    _plugin_v3._known.clear()
+    plugin_v3._known.clear()
     with pytest.raises(EngineError, match="are not known") as caught:
         creator.create_plugin("any", fields, None)
     assert ".kernels" in str(caught.value.fix)
 
     beside = tmp_path / f"sm90{LAUNCHED}"
     beside.write_text(json.dumps([{"nodes": ["first"], "kernels": [kernel(4).to_json(), kernel(8).to_json()]}]))
-    _plugin_v3.learn(read_kernels(beside))
+    plugin_v3.learn(read_kernels(beside))
     loaded = creator.create_plugin("any", fields, None)
     assert loaded.get_valid_tactics() == [1, 2]
     assert loaded.metadata_string.startswith("mine::scaled ")
@@ -233,10 +232,10 @@ def test_what_a_callback_raises_is_kept_and_names_node_and_plugin(
     fake_driver.install(monkeypatch, context=3, refuses={"cuModuleLoadDataEx": refusal})
     assert not layer(trt, graph, tmp_path).run((3, 5, 8), (5,))
     with pytest.raises(EngineError, match="CUDA_ERROR_UNSUPPORTED_PTX_VERSION") as caught:
-        _plugin_v3.raise_kept()
+        plugin_v3.raise_kept()
     assert caught.value.where == "node 'first' (mine::scaled)"
     assert "update the driver" in str(caught.value.fix)
-    _plugin_v3.raise_kept()  # told once
+    plugin_v3.raise_kept()  # told once
 
 
 def test_a_failed_build_says_what_a_callback_raised(

@@ -27,6 +27,7 @@ import json, sys
 from pathlib import Path
 import tensorrt_rtx as trt
 from aot.backends import _plugin_v3
+from aot.runtime import plugin_v3
 from aot.plugins.compiling import Compiled
 
 graph, folder = map(Path, sys.argv[1:])
@@ -50,7 +51,7 @@ profile.set_shape("x", (1, 5, 8), (3, 5, 8), (4, 6, 8))
 profile.set_shape("s", (5,), (5,), (6,))
 config.add_optimization_profile(profile)
 plan = builder.build_serialized_network(network, config)
-kept = [str(error) for error in _plugin_v3._kept]
+kept = [str(error) for _, error in plugin_v3._kept]
 print(json.dumps({"layers": found, "built": plan is not None, "kept": kept}))
 """
 

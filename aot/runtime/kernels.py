@@ -1,0 +1,73 @@
+"""Kernels of plugins as they travel in an artifact: code, and how TensorRT launches it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from aot.errors import PluginError
+from aot.plugins.sizes import evaluate
+
+LAUNCHED = ".kernels"
+"""Ends the name of what lies beside a plan: the kernels that it does not hold itself."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel as TensorRT launches it, and how: all plain data, to travel in an artifact.
+
+    entry: its name in `code`, the PTX. threads: per program. shared: bytes of shared memory. registers: per thread.
+    spilled: bytes a thread that did not fit into them. grid, scalars, outputs: expressions of the inputs' sizes (see
+    sizes.py), three axes, by the order of the kernel's parameters, and a shape each. digest: SHA-256 of `code`; source:
+    of the plugin's file.
+    """
+
+    plugin: str
+    target: str
+    entry: str
+    code: str
+    threads: int
+    shared: int
+    registers: int
+    spilled: int
+    inputs: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+    grid: tuple[Any, ...]
+    scalars: Mapping[str, Any]
+    outputs: tuple[Any, ...]
+    config: Mapping[str, Any]
+    digest: str
+    source: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Compiled:
+        """The inverse of `to_json`. Raises PluginError where the code is not what the digest says."""
+        lists = ("inputs", "dtypes", "output_dtypes", "grid", "outputs")
+        made = cls(**{**data, **{name: tuple(data[name]) for name in lists}})
+        if hashlib.sha256(made.code.encode()).hexdigest() != made.digest:
+            raise PluginError(f"the kernel of {made.plugin} is not the one that was compiled", fix="build it again")
+        return made
+
+    def launched(self, shapes: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(grid, scalars) for inputs of these shapes."""
+        sizes = dict(zip(self.inputs, shapes, strict=True))
+        grid = tuple(evaluate(tree, sizes) for tree in self.grid)
+        return grid, tuple(evaluate(tree, sizes) for tree in self.scalars.values())
+
+
+def read_kernels(path: Path) -> dict[str, tuple[Compiled, ...]]:
+    """Node name -> its kernels, one for each way to run it, of a file such as `kernels.json`. Raises PluginError for
+    damaged code."""
+    made = [
+        (group["nodes"], tuple(map(Compiled.from_json, group["kernels"]))) for group in json.loads(path.read_text())
+    ]
+    return {node: kernels for nodes, kernels in made for node in nodes}

@@ -1,0 +1,39 @@
+"""The two vendor modules: what is installed, and importing it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+from aot import toolchain
+from aot.errors import EngineError
+
+TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
+_DISTRIBUTIONS = {
+    "tensorrt": ("tensorrt", *(f"tensorrt-cu{cuda}{part}" for cuda in (13, 12) for part in ("", "-bindings"))),
+    "tensorrt_rtx": ("tensorrt-rtx-cu13", "tensorrt-rtx-cu12", "tensorrt-rtx"),
+}
+
+
+def version(name: str) -> str | None:
+    """The installed version of one of the two; None where it is not installed. Imports nothing.
+
+    The bindings' wheel alone has no module and does not count.
+    """
+    if find_spec(name) is None:
+        return None
+    found = (toolchain.version(distribution) for distribution in _DISTRIBUTIONS[name])
+    return next((version for version in found if version), None)
+
+
+def module(name: str) -> ModuleType:
+    """Its module. Raises EngineError where its libraries do not load."""
+    try:
+        return import_module(name)
+    except (ImportError, OSError) as error:
+        raise EngineError(
+            f"{TITLES[name]} does not load: {' '.join(str(error).split())}",
+            where=f"import {name}",
+            fix="aot doctor says what is missing",
+        ) from error

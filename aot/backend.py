@@ -22,7 +22,7 @@ from aot.toolchain import Machine
 
 if TYPE_CHECKING:
     from aot.arrays import Arrays
-    from aot.plugins.compiling import Compiled
+    from aot.runtime.kernels import Compiled
     from aot.timing_cache import TimingCaches
 
 Launching = Literal["python", "ahead"]

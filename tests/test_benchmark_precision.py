@@ -24,9 +24,8 @@ import _result
 from precision import attention, layers, measure, page, worker
 from precision.prepare import Cell
 
-from aot.plugins.compiling import Compiled
 from aot.runtime import plugin_v3
-from aot.runtime.kernels import read_kernels
+from aot.runtime.kernels import Compiled, read_kernels
 from tests.backends import fake_tensorrt
 
 

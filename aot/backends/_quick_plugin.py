@@ -22,10 +22,10 @@ from pathlib import Path
 from types import GenericAlias, ModuleType
 from typing import Any
 
-from aot.plugins.compiling import Compiled
 from aot.plugins.schema import TENSORRT_TYPES
 from aot.plugins.sizes import OPERATIONS
 from aot.records import MODEL
+from aot.runtime.kernels import Compiled
 
 NAMESPACE = "aot"
 """Of every plugin registered here, whatever its op's domain: `trt`, `std` and the like are TensorRT's own."""

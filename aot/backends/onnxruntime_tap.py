@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot.backends import _emulate
-from aot.backends.onnxruntime import errors, refused
+from aot.backends.onnxruntime import refused
+from aot.runtime.sessions import errors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +28,7 @@ class Tap:
     works in the layout that convolutions compute in, so that nothing is brought into another one to be looked at.
 
     The weights stay in their external file, so models over 2 GB work. FP16 and BF16 in the model's own code are
-    emulated as everywhere (`_emulate.py`), and given as FP32. threads: of one run; 0 leaves it to onnxruntime. Raises
+    emulated as everywhere (`_emulate.py`), and given as FP32. threads: of one run; several may run at a time. Raises
     GraphError for what onnxruntime does not take.
     """
 

@@ -20,7 +20,7 @@ from aot.targets import CPU, check_precision
 from aot.toolchain import Machine
 
 if TYPE_CHECKING:
-    from aot.plugins.compiling import Compiled
+    from aot.runtime.kernels import Compiled
 
 OLDEST = (10, 6)
 AHEAD_OF_TIME = (10, 9)

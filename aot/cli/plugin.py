@@ -19,9 +19,9 @@ from aot.text import table
 
 if TYPE_CHECKING:
     from aot.plugins.checking import Checked
-    from aot.plugins.compiling import Compiled
     from aot.plugins.header import Header
     from aot.plugins.tuning import Tuned
+    from aot.runtime.kernels import Compiled
 
 _DEVICES = {"cpu": "the interpreter", "gpu": "the GPU"}
 DEFAULT_TARGETS = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm120")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from aot.plugins import cases
 from aot.plugins._trying import symbolic
 from aot.plugins._workers import Compilers
-from aot.plugins.compiling import Compiled, Job
+from aot.plugins.compiling import Job
 from aot.plugins.loading import Plugin
 from aot.plugins.sizes import Size
 from aot.runtime.driver import Kernel
+from aot.runtime.kernels import Compiled
 
 if TYPE_CHECKING:
     import torch

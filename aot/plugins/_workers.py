@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from aot.errors import AotError, PluginError
-from aot.plugins.compiling import Compiled, Job
+from aot.plugins.compiling import Job
 from aot.plugins.header import Header
+from aot.runtime.kernels import Compiled
 
 
 class Compilers:

@@ -12,7 +12,7 @@ from aot.records import MODEL
 
 if TYPE_CHECKING:
     from aot.backend import Backend
-    from aot.plugins.compiling import Compiled
+    from aot.runtime.kernels import Compiled
 
 
 @contextmanager

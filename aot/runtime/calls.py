@@ -57,9 +57,9 @@ class Reader:
                 raise self._wrong_dtype(name, seen, dtype)
             given[name] = seen
         if len(given) != len(inputs) or len(given) != len(wanted):
-            error = wrong_names(inputs, self._inputs, self.states if kept is not None else ())
-            if error is not None:
-                raise error
+            wrong = wrong_names(inputs, self._inputs, self.states if kept is not None else ())
+            if wrong is not None:
+                raise wrong
         key = tuple([seen.shape for seen in given.values()])
         found = self._known.get((key, tuple(kept.values())) if kept else key)
         if found is None:

@@ -113,8 +113,7 @@ class Gpu:
         status, address = self._driver.cuMemHostAlloc(size, 0)
         check(self._driver, status, f"the host has no {size:,} bytes to pin")
         self._count(0, size)
-        buffer = (ctypes.c_uint8 * size).from_address(int(address))
-        return int(address), np.frombuffer(buffer, np.uint8)
+        return int(address), np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(int(address)))
 
     def free_pinned(self, address: int, size: int) -> None:
         """Give such memory back; its array must not be used any more."""

@@ -11,6 +11,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -208,14 +209,20 @@ def kind_of(value: Any) -> Kind:
     return kind
 
 
+@cache
+def _one(kind: type[Torch | Cupy], module: Any) -> Kind:
+    """One for all types of a library, so that arrays of a class and of its subclass are of one kind."""
+    return kind(module)
+
+
 def _found(value: Any) -> Kind:
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if isinstance(value, np.ndarray | np.generic):
         return NUMPY
     if torch is not None and isinstance(value, torch.Tensor):
-        return next((kind for kind in _kinds.values() if isinstance(kind, Torch)), None) or Torch(torch)
+        return _one(Torch, torch)
     if cupy is not None and isinstance(value, cupy.ndarray):
-        return Cupy(cupy)
+        return _one(Cupy, cupy)
     if hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__"):
         from aot.runtime.dlpack import EXCHANGED
 

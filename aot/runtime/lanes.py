@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -16,7 +16,7 @@ from aot.runtime.graphs import Graphs
 from aot.runtime.interchange import HOST, SOME_GPU, Array, Given, bits
 from aot.runtime.kept import KeptOnGpu
 from aot.runtime.plan import Context, Plan, Shape, Slot
-from aot.runtime.staging import Growing, Staging, make_allocator
+from aot.runtime.staging import Growing, Place, Staging, make_allocator
 
 DEFAULT_STREAMS = (0, 1, 2)
 """CUDA's handles of the default stream, the legacy and the per-thread one: TensorRT waits for the GPU on these, so that
@@ -247,7 +247,7 @@ class Lane:
             self._gpu.to_host(address, source, size, stream)
 
     @property
-    def _places(self) -> Any:
+    def _places(self) -> Mapping[str, Place]:
         if self._staging is None:
             self._staging = Staging(self._gpu, [*self._plan.inputs, *self._plan.outputs])
         return self._staging.places

@@ -14,12 +14,12 @@ from aot import content, origins
 from aot.origins import Origin
 from aot.plugins import header as headers
 from aot.plugins import tuned
-from aot.plugins.compiling import Compiled
 from aot.plugins.header import Header
 from aot.plugins.nodes import PluginNode, plugin_nodes
 from aot.plugins.replacing import timed
 from aot.profile import Profile
 from aot.records import Kernels
+from aot.runtime.kernels import Compiled
 
 if TYPE_CHECKING:
     import onnx_ir as ir

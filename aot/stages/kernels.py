@@ -13,7 +13,7 @@ from aot import backend as backends
 from aot import content, routes, toolchain
 from aot.plugins import header as headers
 from aot.plugins import tuned
-from aot.plugins.compiling import TARGETS, Compiled, Job, compile_each
+from aot.plugins.compiling import TARGETS, Job, compile_each
 from aot.plugins.header import Header
 from aot.plugins.nodes import PluginNode, plugin_nodes
 from aot.plugins.ptx import SHARED
@@ -22,6 +22,7 @@ from aot.plugins.sizes import Varies
 from aot.profile import as_json
 from aot.records import KERNELS, Kernels, QuantizedGraph
 from aot.run import Run
+from aot.runtime.kernels import Compiled
 from aot.stages import attention as attentions
 from aot.store import sha256
 

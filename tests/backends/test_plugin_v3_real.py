@@ -16,7 +16,7 @@ from typing import Any
 import onnx
 import pytest
 
-from aot.plugins.compiling import Compiled
+from aot.runtime.kernels import Compiled
 from tests.backends.test_plugin_v3 import kernel
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ from pathlib import Path
 import tensorrt_rtx as trt
 from aot.backends import _plugin_v3
 from aot.runtime import plugin_v3
-from aot.plugins.compiling import Compiled
+from aot.runtime.kernels import Compiled
 
 graph, folder = map(Path, sys.argv[1:])
 kernels = [Compiled.from_json(one) for one in json.loads((folder / "given.json").read_text())]

@@ -17,8 +17,9 @@ from aot.cli import _main as cli
 from aot.cli.plugin import DEFAULT_TARGETS
 from aot.errors import PluginError, TargetError
 from aot.plugins import _compiler, ptx
-from aot.plugins.compiling import Compiled, Job, compile_all, jobs
+from aot.plugins.compiling import Job, compile_all, jobs
 from aot.plugins.header import read
+from aot.runtime.kernels import Compiled
 from tests.plugins.projects import line_of, write
 
 BUILT_IN = Path(__file__).parent.parent.parent / "plugins"

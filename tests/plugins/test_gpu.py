@@ -20,9 +20,10 @@ from aot.plugins import _gpu, _launching, _tuner, _workers, cases, checking, gro
 from aot.plugins._trying import compared, sizes_that_vary
 from aot.plugins._workers import Compilers
 from aot.plugins.checking import Checked, check, devices
-from aot.plugins.compiling import Compiled, Job
+from aot.plugins.compiling import Job
 from aot.plugins.header import read
 from aot.plugins.loading import find, load
+from aot.runtime.kernels import Compiled
 from aot.toolchain import Gpu, Machine
 from tests.plugins.projects import write
 

@@ -14,9 +14,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from aot.backends import _quick_plugin
-from aot.plugins.compiling import Compiled, compile_all, jobs
+from aot.plugins.compiling import compile_all, jobs
 from aot.plugins.header import read
 from aot.plugins.sizes import OPERATIONS, evaluate
+from aot.runtime.kernels import Compiled
 from tests.plugins import quick_host
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")  # in docstrings of NVIDIA's

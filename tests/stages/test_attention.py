@@ -21,13 +21,14 @@ from aot.errors import UsageError
 from aot.plan import Plan, choose, decide
 from aot.plugins import header as headers
 from aot.plugins import tuned
-from aot.plugins.compiling import Compiled, Job
+from aot.plugins.compiling import Job
 from aot.plugins.header import Header
 from aot.plugins.replacing import NOTHING, decided
 from aot.plugins.sizes import Varies
 from aot.progress import Silent
 from aot.records import Kernels, QuantizedGraph
 from aot.run import Run
+from aot.runtime.kernels import Compiled
 from aot.stages import kernels as stage
 from aot.stages.build import build_engine
 from aot.store import Entry, Store

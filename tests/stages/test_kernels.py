@@ -20,13 +20,14 @@ from aot.declaration import Dim, Input, ModelSpec
 from aot.errors import PluginError
 from aot.plan import Plan, choose, decide
 from aot.plugins import tuned
-from aot.plugins.compiling import Compiled, Job
+from aot.plugins.compiling import Job
 from aot.plugins.header import Header, read
 from aot.plugins.nodes import plugin_nodes
 from aot.plugins.sizes import Varies
 from aot.progress import Silent
 from aot.records import Kernels
 from aot.run import Run
+from aot.runtime.kernels import Compiled
 from aot.stages import kernels as stage
 from aot.stages.build import build_engine
 from aot.store import Store

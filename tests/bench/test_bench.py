@@ -211,3 +211,39 @@ def test_ctrl_c_prints_what_was_measured_until_then(tmp_path: Path) -> None:
     first, *rest = found["rows"]
     assert (first["sizes"], first["runs"]) == ({"batch": 1}, 100)
     assert [row["reason"] for row in rest] == ["interrupted before it was timed"] * len(rest)
+
+
+STATEFUL = """
+import aot, torch
+
+class Peak(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("peak", torch.zeros(3))
+
+    def forward(self, x):
+        self.peak = torch.maximum(self.peak, x.abs().amax(0))
+        return x / self.peak
+
+@aot.model(inputs={"x": aot.Input([2, 3])}, outputs=["y"], states=["peak"])
+def peak():
+    return Peak().eval()
+"""
+
+
+def test_a_module_keeps_its_states_while_it_is_timed_and_answers_from_those_given(tmp_path: Path) -> None:
+    (tmp_path / "state.py").write_text(STATEFUL)
+    x = np.array([[1.0, -4.0, 2.0], [2.0, 2.0, -1.0]], np.float32)
+    given = np.array([8.0, 1.0, 2.0], np.float32)
+    worker = Worker(job(str(tmp_path / "state.py"), "eager"))
+    try:
+        worker.ask("start")
+        first = worker.ask("first", {"x": x, "state_peak": given})
+        assert len(worker.ask("block", 3)) == 3
+        again = worker.ask("answers", {"x": x, "state_peak": given * 2})
+    finally:
+        worker.close()
+    peak = np.array([8.0, 4.0, 2.0], np.float32)
+    np.testing.assert_array_equal(first["outputs"]["state_peak_out"], peak)
+    np.testing.assert_array_equal(first["outputs"]["y"], x / peak)
+    np.testing.assert_array_equal(again["state_peak_out"], np.array([16.0, 4.0, 4.0], np.float32))

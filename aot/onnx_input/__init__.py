@@ -6,6 +6,7 @@
 |---|---|
 | what no engine has, random numbers last | `refusals` |
 | inputs of one value as constants | `fixed` |
+| functions for the nodes of plugins | `plugin_calls` |
 | opset 7 and later up to 20 | `opsets`, `opset_rules` |
 | com.microsoft written out | `microsoft`, `microsoft_attention`, `microsoft_integers` |
 | integer arithmetic as float | `integers` |
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from aot.declaration import Input
+    from aot.onnx_input.plugin_calls import Calls
 
 OPSET = 20
 """Older models are converted up to this: the first that has everything the later stages write."""
@@ -47,8 +49,9 @@ class Prepared:
     requantized: bool
 
 
-def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str) -> Prepared:
-    """Rewrite a loaded model in place; `inputs` are the declared ones, whose Dims give the dims their names.
+def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str, calls: Calls | None = None) -> Prepared:
+    """Rewrite a loaded model in place; `inputs` are the declared ones, whose Dims give the dims their names. calls:
+    the nodes that plugins implement, which get their functions.
 
     Raises GraphError, naming the node, for what cannot be rewritten.
     """
@@ -64,6 +67,7 @@ def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str) -> Prepare
         integers,
         microsoft,
         opsets,
+        plugin_calls,
         ranges,
         refusals,
         squeezes,
@@ -72,14 +76,14 @@ def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str) -> Prepare
     from aot.passes.cleaning import drop_identities
     from aot.passes.fold_constants import fold_constants
 
-    for value in model.graph.inputs:
-        declared = inputs[str(value.name)].shape
-        value.shape = ir.Shape([size if isinstance(size, int) else size.name for size in declared])
+    declare(model, inputs)
     refusals.refuse(model, where)
     outputs = {value.name: value.shape for value in model.graph.outputs}
     ranges.forget_shapes(model)
     fixed.fix_values(model, inputs)
     infer_shapes(model)
+    if calls is not None:
+        plugin_calls.attach(model, calls, where)
     opset = opsets.upgrade(model, OPSET, where)
     infer_shapes(model)
     notes = microsoft.rewrite(model)
@@ -112,4 +116,13 @@ def prepare(model: ir.Model, inputs: Mapping[str, Input], where: str) -> Prepare
         if value.shape is None and before is not None:
             # The format wants a shape; what the file said of sizes may have been another size's.
             value.shape = ir.Shape([None] * len(before))
-    return Prepared(opset, tuple(notes), bool(changed))
+    return Prepared(opset, (*(calls.notes if calls is not None else ()), *notes), bool(changed))
+
+
+def declare(model: ir.Model, inputs: Mapping[str, Input]) -> None:
+    """Give the graph's inputs the shapes that are declared, dims by the names of their Dims."""
+    import onnx_ir as ir
+
+    for value in model.graph.inputs:
+        declared = inputs[str(value.name)].shape
+        value.shape = ir.Shape([size if isinstance(size, int) else size.name for size in declared])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-def load(path: Path, plugins: Collection[str] = (), *, inline: bool = True) -> ir.Model:
+Kept = Callable[["ir.Model"], Collection[tuple[str, str]]]
+"""The domains and names of the functions that are not written out."""
+
+
+def load(path: Path, kept: Kept = lambda model: (), *, inline: bool = True) -> ir.Model:
     """The model of a file, its external weights left on disk.
 
     Sparse initializers and constants become dense ones, weights listed among the inputs are weights, calls of
-    model-local functions are replaced by their bodies (those that a plugin implements stay), nodes stand in an
-    order in which they can run, and every node and value has a name of its own. inline False: functions stay, and so
+    model-local functions are replaced by their bodies (those that are kept stay), nodes stand in an order in which
+    they can run, and every node and value has a name of its own. inline False: functions stay, and so
     do, from IR version 4 on, weights that are inputs, which a caller may replace. Raises GraphError for a file that
     is no whole or no valid ONNX model.
     """
@@ -43,7 +47,7 @@ def load(path: Path, plugins: Collection[str] = (), *, inline: bool = True) -> i
         for weight in model.graph.initializers.values():
             if weight.const_value is not None and weight.const_value.dtype != ir.DataType.STRING:
                 weight.const_value.numpy()
-        _tidy(model, plugins, inline)
+        _tidy(model, kept, inline)
     except DecodeError as error:
         raise _undecodable(path) from error
     except (OSError, ValueError, TypeError, KeyError, ir.serde.SerdeError, ir.passes.PassError) as error:
@@ -115,7 +119,7 @@ def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     return numpy_helper.from_array(dense, sparse.values.name)
 
 
-def _tidy(model: ir.Model, plugins: Collection[str], inline: bool) -> None:
+def _tidy(model: ir.Model, kept: Kept, inline: bool) -> None:
     from onnx_ir.passes import common
 
     graph = model.graph
@@ -125,8 +129,8 @@ def _tidy(model: ir.Model, plugins: Collection[str], inline: bool) -> None:
         model.ir_version = max(model.ir_version or 0, 4)
     if "ai.onnx" in graph.opset_imports:
         graph.opset_imports.setdefault("", graph.opset_imports.pop("ai.onnx"))
-    if model.functions and inline:
-        _inline_vendors(model, plugins)
+    if inline:
+        _write_out(model, kept(model))
     for node in graph.all_nodes():
         if node.domain == "ai.onnx":
             node.domain = ""
@@ -134,8 +138,10 @@ def _tidy(model: ir.Model, plugins: Collection[str], inline: bool) -> None:
     common.NameFixPass()(model)
 
 
-def _inline_vendors(model: ir.Model, plugins: Collection[str]) -> None:
+def _write_out(model: ir.Model, kept: Collection[tuple[str, str]]) -> None:
     from onnx_ir.passes import common
 
-    common.InlinePass(lambda function: function.name not in plugins)(model)
+    if not model.functions:
+        return
+    common.InlinePass(lambda function: (function.domain, function.name) not in kept)(model)
     common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]

@@ -58,14 +58,16 @@ def plugin_nodes(model: ir.Model, header: Header) -> list[PluginNode]:
         try:
             if not name or names[name] > 1:
                 raise PluginError("the node has no name of its own")
-            found.append(PluginNode(name, node.op_type, where, _call(header, node)))
+            found.append(PluginNode(name, node.op_type, where, call_of(header, node)))
         except PluginError as error:
             found.append(PluginNode(name, node.op_type, where, None, error.what))
     return found
 
 
-def _call(header: Header, node: ir.Node) -> Call:
-    """Raises PluginError for what the graph does not say, and for dtypes that the plugin does not take."""
+def call_of(header: Header, node: ir.Node) -> Call:
+    """What the kernel of a node is compiled for. Raises PluginError for what the graph does not say, and for what the
+    plugin does not take."""
+    _check_form(header, node)
     shapes: dict[str, Shape] = {}
     dtypes = []
     for declared, value in zip(header.schema.inputs, node.inputs, strict=True):
@@ -81,6 +83,30 @@ def _call(header: Header, node: ir.Node) -> Call:
         for one in header.schema.attributes
     }
     return Call(attributes, tuple(dtypes), _known(header, shapes))
+
+
+def _check_form(header: Header, node: ir.Node) -> None:
+    """Raises PluginError where SCHEMA has other inputs, outputs or attributes."""
+    import onnx_ir as ir
+
+    schema = header.schema
+    for what, count, declared in (
+        ("inputs", len(node.inputs), schema.inputs),
+        ("outputs", len(node.outputs), schema.outputs),
+    ):
+        if count != len(declared):
+            names = ", ".join(one.name for one in declared)
+            raise PluginError(f"it has {count} {what}, and SCHEMA {len(declared)}: {names}")
+    kinds = {one.name: one.kind for one in schema.attributes}
+    wanted = {"str": ir.AttributeType.STRING, "float": ir.AttributeType.FLOAT}
+    for name, attribute in node.attributes.items():
+        if name not in kinds:
+            raise PluginError(f"it has an attribute '{name}', and SCHEMA {', '.join(kinds) or 'none'}")
+        if attribute.type != wanted.get(kinds[name], ir.AttributeType.INT):
+            raise PluginError(f"its attribute '{name}' is {attribute.type.name}, and SCHEMA says {kinds[name]}")
+    for one in schema.attributes:
+        if one.default is None and one.name not in node.attributes:
+            raise PluginError(f"it lacks the attribute '{one.name}'")
 
 
 def _value(kind: str, attribute: ir.Attr) -> Any:

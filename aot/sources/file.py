@@ -68,7 +68,7 @@ class FileSource(Source):
                 self._check(tensor)
             read = {"files": {str(p): trace.signed(p) for p in self.files()}, "packages": {}}
             described = [tensor.to_json() for tensor in tensors]
-            record = {"aot": toolchain.own_digest(), "model": read, "inputs": described}
+            record = {"aot": toolchain.own_digest(), "model": read, "inputs": described, "ops": self.ops()}
             keep(record)
         run.times.append(StageTime("load", 0.0, not fresh))
         tensors = [Tensor.from_json(tensor) for tensor in record["inputs"]]
@@ -86,7 +86,9 @@ class FileSource(Source):
         }
         self.spec = ModelSpec(identifier(self.path.stem), inputs)
         refuse_huge(self.spec)
-        self.key = digest([trace.key(record["model"], self.path.parent), self.spec.to_json(), self.plugins_key()])
+        self.key = digest(
+            [trace.key(record["model"], self.path.parent), self.spec.to_json(), self.plugins_key(record["ops"])]
+        )
 
     def _check(self, tensor: Tensor) -> None:
         if tensor.dtype not in DTYPES:
@@ -104,9 +106,13 @@ class FileSource(Source):
         """The file, and those that belong to it."""
         return [self.path]
 
+    def ops(self) -> list[str]:
+        """The ops in the file that a plugin may implement, `domain::name`, where the file says."""
+        return []
+
     @abstractmethod
-    def plugins_key(self) -> str:
-        """Of what the file is made into depends on in the plugins there are."""
+    def plugins_key(self, ops: Sequence[str]) -> str:
+        """Of what the file is made into depends on in the plugins there are; ops: as `ops` says them."""
 
     def data_key(self) -> str:
         """Of the inputs that data is generated from."""

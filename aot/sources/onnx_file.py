@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from aot import content
@@ -19,6 +20,7 @@ from aot.store import digest
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from aot.onnx_input.plugin_calls import Calls
 
 # FP64 is narrowed to FP32 wherever it stands.
 _DTYPES = {"float": "float32", "double": "float32"}
@@ -27,20 +29,29 @@ _DTYPES = {"float": "float32", "double": "float32"}
 class OnnxFile(FileSource):
     """An ONNX file. Its Dims are its named dimensions; an unnamed one, or `?`, is unlike every other."""
 
-    tools = ("onnx", "onnx-ir", "onnxscript", "onnxruntime")
+    tools: tuple[str, ...] = ("onnx", "onnx-ir", "onnxscript", "onnxruntime")
     suspects = (
         "the file may draw random numbers, or magnify rounding on inputs unlike those it is for: give integer inputs a "
         "sensible range with --dim NAME=MIN:OPT:MAX; --verify-passes says whether a rewrite of the graph is at fault, "
         "--without-pass NAME leaves it out"
     )
     _loaded: ir.Model | None = None
+    _calls: Calls | None = None
+    _ops: list[str]
+    _folder: TemporaryDirectory[str] | None = None
 
     def _model(self) -> ir.Model:
         if self._loaded is None:
             from aot.frontend import origins
             from aot.onnx_input.loading import load
+            from aot.onnx_input.plugin_calls import called, ops_of
 
-            self._loaded = load(self.path, content.names("plugins", self.project))
+            def kept(model: ir.Model) -> Collection[tuple[str, str]]:
+                self._ops = ops_of(model)
+                self._calls = called(model, content.names("plugins", self.project))
+                return self._calls.headers
+
+            self._loaded = load(self.path, kept)
             origins.write_from_file(self._loaded, self.path, self.project)
         return self._loaded
 
@@ -52,10 +63,16 @@ class OnnxFile(FileSource):
         external = {Path(weight.path).resolve() for weight in weights if isinstance(weight, ir.ExternalTensor)}
         return [self.path, *sorted(external)]
 
-    def plugins_key(self) -> str:
-        """Which there are: a node of a plugin's name stays, a function of another is inlined. What a plugin holds
-        concerns the engine alone."""
-        return digest(sorted(content.names("plugins", self.project)))
+    def ops(self) -> list[str]:
+        """Of its nodes, and of those in its functions."""
+        self._model()
+        return self._ops
+
+    def plugins_key(self, ops: Sequence[str]) -> str:
+        """The plugins that implement nodes of the file, whose references their functions are made of."""
+        names = {op.partition("::")[2] for op in ops} & content.names("plugins", self.project).keys()
+        self.tools = (*OnnxFile.tools, "torch") if names else OnnxFile.tools
+        return content.plugin_digest(self.project) if names else digest([])
 
     def describe(self) -> list[Tensor]:
         """Raises GraphError for an input that is not a tensor or whose rank is unknown."""
@@ -98,7 +115,7 @@ class OnnxFile(FileSource):
         self._loaded = None  # rewritten in place
         check_weights(model)
         before = origins.by_value(model)
-        done = prepare(model, self.spec.inputs, str(self.path))
+        done = prepare(model, self.spec.inputs, str(self.path), self._calls)
         origins.inherit(model, before)
         ir.save(model, folder / MODEL, external_data=f"{MODEL}.data")
         try:
@@ -121,7 +138,28 @@ class OnnxFile(FileSource):
         """The file as it was given, on onnxruntime; on onnx's own evaluator where onnxruntime does not take it."""
         from aot.onnx_input.original import original
 
-        return original(self.path, self.spec)
+        return original(self._whole(), self.spec)
+
+    def _whole(self) -> Path:
+        """The file, or one like it in which nodes of plugins have functions, where they came without."""
+        import onnx_ir as ir
+
+        from aot.graph import infer_shapes
+        from aot.onnx_input import declare
+        from aot.onnx_input.plugin_calls import attach, lacking
+
+        model = self._model()
+        assert self._calls is not None
+        if not lacking(model, self._calls):
+            return self.path
+        self._loaded = None
+        declare(model, self.spec.inputs)
+        infer_shapes(model)
+        attach(model, self._calls, str(self.path))
+        self._folder = TemporaryDirectory(prefix="aot-onnx-")
+        whole = Path(self._folder.name) / MODEL
+        ir.save(model, whole, external_data=f"{MODEL}.data")
+        return whole
 
 
 def inputs_of(model: ir.Model, path: Path) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ class SavedProgram(FileSource):
                 ) from error
         return self._loaded
 
-    def plugins_key(self) -> str:
+    def plugins_key(self, ops: Sequence[str]) -> str:
         """The program names plugins, whose references are what it computes."""
         return plugin_digest(self.project)
 

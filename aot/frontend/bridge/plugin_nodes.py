@@ -35,6 +35,8 @@ _KINDS = {
 # Sizes to export with: none of them 0 or 1, which torch takes for constants, and no two the same.
 _EXAMPLES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 
+Translate = Callable[[torch.export.ExportedProgram], ir.Model]
+
 
 class Plugins:
     """The plugins that one program uses. project: whose `plugins/` are looked up first."""
@@ -55,28 +57,44 @@ class Plugins:
         targets = {node.target for one in modules for node in one.graph.nodes if node.op == "call_function"}
         return {target: _translation(self._known[target]) for target in targets if self.implement(target)}
 
-    def attach_functions(self, model: ir.Model, translated: Callable[[torch.export.ExportedProgram], ir.Model]) -> None:
+    def attach_functions(self, model: ir.Model, translated: Translate) -> None:
         """Give every node of a plugin its function. Raises PluginError for a reference that cannot be exported."""
         plugins = {(one.domain, one.name): one for one in self._known.values() if one is not None}
-        made: dict[Any, ir.Function] = {}
-        for node in model.graph.all_nodes():
-            plugin = plugins.get((node.domain, node.op_type))
-            if plugin is None:
-                continue
-            attributes = {one.name: _value(one.kind, node.attributes[one.name]) for one in plugin.schema.attributes}
-            given = list(map(_known, plugin.schema.inputs, node.inputs))
-            key = (plugin.qualified, tuple(attributes.items()), tuple(_pattern(plugin, given)))
-            if key not in made:
-                count = sum(one.domain == node.domain and one.name == node.op_type for one in made.values())
-                made[key] = _function(plugin, attributes, given, f"v{count}" if count else "", translated)
-                model.functions[made[key].identifier()] = made[key]
-            node.overload = made[key].overload
-            allowed = [plugin.schema.allowed(one) for one in (*plugin.schema.inputs, *plugin.schema.outputs)]
-            node.metadata_props[NODE_TYPES] = ";".join(" ".join(dtypes) for dtypes in allowed)
-        for domain in {function.domain for function in made.values()}:
-            model.opset_imports[domain] = 1
-        if made:
-            model.ir_version = max(model.ir_version or 0, 10)  # from there on, functions have overloads
+        attach_functions(model, plugins, translated)
+
+
+def attach_functions(
+    model: ir.Model,
+    plugins: Mapping[tuple[str, str], Plugin],
+    translated: Translate,
+    wanted: Callable[[ir.Node], bool] = lambda node: True,
+    made: dict[Any, ir.Function] | None = None,
+) -> None:
+    """Give every node of the plugins, by domain and name, that is wanted its function, in place; attributes that it
+    leaves out have their defaults then. made: the functions that the model was given before, by what they are made of.
+    Raises PluginError for a reference that cannot be exported."""
+    made = {} if made is None else made
+    for node in model.graph.all_nodes():
+        plugin = plugins.get((node.domain, node.op_type))
+        if plugin is None or not wanted(node):
+            continue
+        for one in plugin.schema.attributes:
+            if one.name not in node.attributes:
+                node.attributes[one.name] = ir.convenience.convert_attribute(one.name, one.default)
+        attributes = {one.name: _value(one.kind, node.attributes[one.name]) for one in plugin.schema.attributes}
+        given = list(map(_known, plugin.schema.inputs, node.inputs))
+        key = (plugin.qualified, tuple(attributes.items()), tuple(_pattern(plugin, given)))
+        if key not in made:
+            count = sum(name[:2] == (node.domain, node.op_type) for name in model.functions)
+            made[key] = _function(plugin, attributes, given, f"v{count}" if count else "", translated)
+            model.functions[made[key].identifier()] = made[key]
+        node.overload = made[key].overload
+        allowed = [plugin.schema.allowed(one) for one in (*plugin.schema.inputs, *plugin.schema.outputs)]
+        node.metadata_props[NODE_TYPES] = ";".join(" ".join(dtypes) for dtypes in allowed)
+    for domain in {function.domain for function in made.values()}:
+        model.opset_imports[domain] = 1
+    if made:
+        model.ir_version = max(model.ir_version or 0, 10)  # from there on, functions have overloads
 
 
 Given = tuple[str, ir.DataType, tuple[int | str | None, ...]]
@@ -181,7 +199,7 @@ def _function(
     attributes: Mapping[str, Any],
     given: Sequence[Given],
     overload: str,
-    translated: Callable[[torch.export.ExportedProgram], ir.Model],
+    translated: Translate,
 ) -> ir.Function:
     program = silenced(lambda: _exported(plugin, attributes, given))
     try:

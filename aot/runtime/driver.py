@@ -39,7 +39,7 @@ class Kernel:
         Raises EngineError where cuda-bindings or the driver is missing, and for what the driver says of the text.
         """
         driver = bindings()
-        key = (_context(driver), code, entry, shared)
+        key = (entered(driver), code, entry, shared)
         if key not in _loaded:
             _loaded[key] = cls._load(driver, code, entry, shared)
         return _loaded[key]
@@ -90,7 +90,7 @@ def bindings() -> Any:
     return driver
 
 
-def _context(driver: Any) -> int:
+def entered(driver: Any) -> int:
     """What tells the current context from any other, past ones too; where there is none, the primary one of the first
     GPU becomes it."""
     start(driver)

@@ -60,7 +60,7 @@ class Cuda(Driver):
         self._lock = threading.RLock()
         self._contexts: dict[int, list[int]] = {}
         self._blocks: dict[int, tuple[Any, int, str]] = {}
-        self._queues: dict[int, deque[Op]] = {0: deque()}
+        self._queues: dict[int, deque[Op]] = {0: deque(), 1: deque()}
         self._issued: Counter[int] = Counter()
         self._finished: Counter[int] = Counter()
         self._capturing: dict[int, Graph] = {}
@@ -137,6 +137,15 @@ class Cuda(Driver):
 
     def cuMemFree(self, address: int) -> tuple[Any, ...]:
         said = self._called("cuMemFree", waits=True)
+        self._unblock(address, "device")
+        return (said,)
+
+    def cuMemAllocAsync(self, size: int, stream: int) -> tuple[Any, ...]:
+        said = self._called("cuMemAllocAsync")
+        return said, self._block(size, "device")
+
+    def cuMemFreeAsync(self, address: int, stream: int) -> tuple[Any, ...]:
+        said = self._called("cuMemFreeAsync")
         self._unblock(address, "device")
         return (said,)
 

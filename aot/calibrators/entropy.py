@@ -10,6 +10,7 @@ would set it. For FP8 the levels are those of its own numbers, narrow near zero 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from aot.calibrator import Calibrator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from aot.precision.formats import Quantized
 
     Floats = NDArray[np.float64]
+    Indices = NDArray[np.intp]
 
 BINS, FIRST = 2048, 128
 # What Q has in an empty last bin, in values.
@@ -41,7 +43,7 @@ class Entropy(Calibrator):
 
         if tensor.histogram is None or not tensor.amax:
             return tensor.amax
-        divergence = divergences(linear(tensor.histogram, tensor.amax), levels(form))
+        divergence = divergences(linear(tensor.histogram, tensor.amax), form)
         best = len(divergence) - 1 - int(np.argmin(divergence[::-1]))  # the widest of equals
         return tensor.amax * (FIRST + best) / BINS
 
@@ -76,7 +78,7 @@ def linear(histogram: Histogram, largest: float) -> Floats:
     return np.diff(np.interp(np.linspace(0, largest, BINS + 1), bounds, below))
 
 
-def divergences(counts: Floats, starts: Floats) -> Floats:
+def divergences(counts: Floats, form: Quantized) -> Floats:
     """KL(P || Q) for the ranges of 128, 129, ... bins.
 
     sum P log(P / Q) is the sum of P log P less that of P log Q, and Q is constant over a level's bins: running sums of
@@ -84,29 +86,45 @@ def divergences(counts: Floats, starts: Floats) -> Floats:
     """
     import numpy as np
 
-    size = len(counts)
     filled = np.concatenate([[0.0], np.cumsum(counts > 0)])
     mass = np.concatenate([[0.0], np.cumsum(counts)])
     own = np.concatenate([[0.0], np.cumsum(_xlogx(counts))])
-    ends = np.arange(FIRST, size + 1)
-    # Bin j belongs to the level in which it begins.
-    cuts = np.ceil(ends[:, None] * starts - 1e-9).astype(np.int64)  # [R, levels + 1]
-    inside, bins = np.diff(mass[cuts], axis=1), np.diff(filled[cuts], axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.where(inside > 0, np.log(inside / np.maximum(bins, 1)), -np.inf)
-    with np.errstate(invalid="ignore"):
-        crossed = np.where(inside > 0, inside * logs, 0.0).sum(axis=1)
-    last, beyond, total = counts[ends - 1], mass[-1] - mass[ends], mass[-1]
+    ends = np.arange(FIRST, len(counts) + 1)
+    total = mass[-1]
     if not total:
         return np.zeros(len(ends))
-    # The level of the last bin, some of which may be empty.
-    level = np.array([np.flatnonzero(row < end)[-1] for row, end in zip(cuts, ends, strict=True)])
-    log_last = np.where(last > 0, logs[np.arange(len(ends)), level], -np.inf)
+    starts, stops, level, last_level = _windows(form, len(counts))
+    inside, bins = mass[stops] - mass[starts], filled[stops] - filled[starts]
+    logs = np.log(np.where(inside > 0, inside, 1.0) / np.maximum(bins, 1))
+    crossed = (inside * logs)[level].sum(axis=1)
+    last, beyond = counts[ends - 1], total - mass[ends]
+    log_last = np.where(last > 0, logs[last_level], -np.inf)
     reference = own[ends] - _xlogx(last) + _xlogx(last + beyond)
     candidate = crossed + beyond * np.maximum(log_last, np.log(_EMPTY))
     with np.errstate(divide="ignore", invalid="ignore"):
         found: Floats = (reference - candidate) / total - np.log(total) + np.log(mass[ends])
     return found
+
+
+@cache
+def _windows(form: Quantized, size: int) -> tuple[Indices, Indices, Indices, Indices]:
+    """The levels of every range, [R, levels], and the last one that is not empty of each, [R]: as indices into all
+    that there are, of bins `starts` to before `stops`. Ranges share most of theirs, which are worked out once.
+    """
+    import numpy as np
+
+    ends = np.arange(FIRST, size + 1)
+    # Bin j belongs to the level in which it begins.
+    cuts = np.ceil(ends[:, None] * levels(form) - 1e-9).astype(np.intp)
+    widths = np.diff(cuts, axis=1)
+    most = int(widths.max()) + 1
+    numbers = cuts[:, :-1] * most + widths
+    used = np.zeros((size + 1) * most, bool)
+    used[numbers] = True
+    starts, lengths = np.divmod(np.flatnonzero(used), most)
+    level = (np.cumsum(used) - 1)[numbers]
+    last = level.shape[1] - 1 - np.argmax(cuts[:, -2::-1] < ends[:, None], axis=1)
+    return starts, starts + lengths, level, level[np.arange(len(ends)), last]
 
 
 def _xlogx(x: Floats) -> Floats:

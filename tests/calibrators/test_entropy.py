@@ -34,7 +34,7 @@ def test_all_ranges_at_once_are_what_the_loop_gives(form: Quantized, empty: floa
     rng = np.random.default_rng(0)
     counts = rng.poisson(2000 * np.exp(-np.arange(400) / 50)) + 1
     counts[rng.random(400) < empty] = 0
-    got, expected = divergences(counts.astype(np.float64), levels(form)), written_out(counts, levels(form))
+    got, expected = divergences(counts.astype(np.float64), form), written_out(counts, levels(form))
     np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aot.calibrator import Calibrator, get
-from aot.calibrators._error import errors
+from aot.calibrators._error import clipped, coarse, errors
 from aot.histogram import Histogram, edges
 from aot.precision.formats import FP8, INT8, Quantized
 from aot.statistics import Reading
@@ -52,6 +52,34 @@ def test_the_error_of_a_histogram_is_that_of_its_values(form: Quantized, kind: s
     last = histogram.window[1]
     got = errors(edges()[1 : last + 1], counts[: last - 1], ranges, form)
     np.testing.assert_allclose(got, expected, rtol=0.05)
+
+
+@FORMS
+def test_what_a_clip_leaves_at_the_top_counts_at_its_place(form: Quantized) -> None:
+    """Thousands of values that are exactly 6, where a bin begins: one of no width."""
+    x = np.minimum(draw("normal") * 4, np.float32(6))
+    histogram = Histogram()
+    histogram.add(x)
+    bounds, counts = coarse(histogram, 6.0)
+    ranges = np.linspace(3, 6, 7)
+    expected = [np.square(x - quantized(x, amax, form)).sum() for amax in ranges]
+    np.testing.assert_allclose(errors(bounds, counts, ranges, form), expected, rtol=0.02)
+
+
+@FORMS
+@pytest.mark.parametrize("kind", DRAWS)
+def test_what_a_range_cuts_off_is_part_of_its_error(form: Quantized, kind: str) -> None:
+    """And for narrow ranges nearly all of it, so that most of them need not be tried."""
+    x = draw(kind)
+    histogram = Histogram()
+    histogram.add(x)
+    largest = float(np.abs(x).max())
+    bounds, counts = coarse(histogram, largest)
+    ranges = largest * 2.0 ** -np.arange(0, 10, 0.125)
+    part, whole = clipped(bounds, counts, ranges), errors(bounds, counts, ranges, form)
+    assert np.all(part <= whole * (1 + 1e-9))
+    np.testing.assert_allclose(part[-8:], whole[-8:], rtol=0.01)
+    np.testing.assert_allclose(part[0], 0, atol=1e-9 * whole[-1])
 
 
 @FORMS

@@ -8,7 +8,9 @@ whatever the order, the batches or the process they were counted in, and no rang
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,17 +23,19 @@ if TYPE_CHECKING:
 # 15 bits: 8 of the exponent, 7 of the mantissa. Bin 0 holds zero (and what is below 2**-133).
 BINS = 1 << 15
 # Values taken at a time: what is made of them on the way stays in the cache.
-_CHUNK = 1 << 16
+_CHUNK = 1 << 17
 # The same for values that have a gain; and what stands for one value beside gains: more than a chunk's sum of them.
 _FEWER = 1 << 15
-_BOTH = float(1 << 36)
+_BOTH = 36
 
 
+@cache
 def edges() -> NDArray[np.float64]:
     """The lower edge of every bin, and the upper edge of the last that holds finite values: [32641], of bins 0 to
     32639."""
     found = (np.arange(0x7F81, dtype=np.uint32) << 16).view(np.float32).astype(np.float64)
     found[-1] = 2.0**128
+    found.flags.writeable = False
     return found
 
 
@@ -49,9 +53,8 @@ class Histogram:
 
     def add(self, array: Array) -> None:
         """Count every value of a float array."""
-        bins = bins_of(array)
-        for start in range(0, len(bins), _CHUNK):
-            found = np.bincount(bins[start : start + _CHUNK] & (BINS - 1))
+        for _, bins in _chunks(array, _CHUNK):
+            found = np.bincount(bins)
             self.counts[: len(found)] += found
 
     def add_with(self, weighted: Histogram, array: Array, gain: NDArray[np.int64], axis: int) -> None:
@@ -59,18 +62,15 @@ class Histogram:
 
         gain: whole numbers from 1 to 2**20.
         """
-        bins = bins_of(array)
         # One weight carries both: whole numbers, so small that a float64 adds up a chunk of them exactly.
-        one = np.repeat(_BOTH + gain.astype(np.float64), math.prod(array.shape[axis % array.ndim + 1 :]))
-        period = np.tile(one, max(1, _FEWER // len(one)))
-        for block in range(0, len(bins), len(period)):
-            within = bins[block : block + len(period)]
-            for start in range(0, len(within), _FEWER):
-                part = within[start : start + _FEWER] & (BINS - 1)
-                both = np.bincount(part, period[start : start + len(part)])
-                found = np.floor(both / _BOTH)
-                self.counts[: len(both)] += found.astype(np.int64)
-                weighted.counts[: len(both)] += (both - found * _BOTH).astype(np.int64)
+        one = np.repeat((gain + (1 << _BOTH)).astype(np.float64), math.prod(array.shape[axis % array.ndim + 1 :]))
+        # So often that it holds a chunk wherever that begins.
+        weights = np.tile(one, 1 + -(-min(_FEWER, array.size) // len(one)))
+        for start, bins in _chunks(array, _FEWER):
+            offset = start % len(one)
+            both = np.bincount(bins, weights[offset : offset + len(bins)]).astype(np.int64)
+            self.counts[: len(both)] += both >> _BOTH
+            weighted.counts[: len(both)] += both & ((1 << _BOTH) - 1)
 
     def merge(self, other: Histogram) -> None:
         """Count what `other` has counted."""
@@ -86,3 +86,18 @@ class Histogram:
         """The first bin that is not empty, and the one after the last."""
         filled = np.flatnonzero(self.counts)
         return (int(filled[0]), int(filled[-1]) + 1) if len(filled) else (0, 0)
+
+
+def _chunks(array: Array, size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """The bins of so many values at a time, with the index of the first; each is gone when the next is asked for.
+
+    Whole words are shifted, which takes half as long as reading every other half of one.
+    """
+    words = np.ascontiguousarray(array, np.float32).reshape(-1).view(np.uint32)
+    narrow, bins = np.empty(min(size, len(words)), np.uint32), np.empty(min(size, len(words)), np.int64)
+    for start in range(0, len(words), size):
+        part = words[start : start + size]
+        np.left_shift(part, 1, out=narrow[: len(part)])  # drops the sign
+        np.right_shift(narrow, 17, out=narrow)
+        bins[:] = narrow  # what bincount counts: it would make it for each chunk anew
+        yield start, bins[: len(part)]

@@ -48,20 +48,26 @@ class Observed:
     inputs: Mapping[str, tuple[int | str | None, ...]]
 
     def bytes_needed(self, batch: Arrays) -> int:
-        """Bytes of all observed values for this batch, at four a number.
+        """Bytes of what leaves the graph for this batch, at four a number: of a value that is cut, its lattice.
 
         A dim that shape inference could not name counts as the largest dim of the inputs.
         """
         sizes = self._sizes(batch)
         largest = max(sizes.values(), default=1)
 
-        def size(dim: int | str | None) -> int:
-            return dim if isinstance(dim, int) else sizes.get(dim or "", largest)
+        def size(name: str) -> int:
+            whole = math.prod(
+                dim if isinstance(dim, int) else sizes.get(dim or "", largest) for dim in self.shapes[name]
+            )
+            if name not in self.cut:
+                return whole
+            return whole // self.lattice.get(name, 1) ** 2 if name in self.readings else 0
 
-        return sum(4 * math.prod(map(size, self.shapes[name])) for name in self.values)
+        return sum(4 * size(name) for name in self.values)
 
-    def parts(self, batch: Arrays, limit: int) -> Iterator[Arrays]:
-        """The batch in parts, cut along its batch dim, so that the observed values of each take at most `limit` bytes.
+    def parts(self, batch: Arrays, limit: int, beside: int = 1) -> Iterator[Arrays]:
+        """The batch in parts, cut along its batch dim, so that what leaves the graph of each takes at most `limit`
+        bytes; in a multiple of `beside` parts, about, where so many run side by side.
 
         The batch dim is the symbolic first dim that inputs share and that appears nowhere else in them. A part has
         one sample at least; a graph without a batch dim is not cut, nor is one with an input of other symbolic dims
@@ -69,17 +75,17 @@ class Observed:
         """
         first = {dims[0] for dims in self.inputs.values() if dims and isinstance(dims[0], str)}
         rest = {dim for dims in self.inputs.values() for dim in dims[1:]}
-        needed = self.bytes_needed(batch)
         other = [
             dims for dims in self.inputs.values() if not first & set(dims) and any(isinstance(d, str) for d in dims)
         ]
-        if needed <= limit or len(first) != 1 or first & rest or other:
+        count = beside * max(1, -(-self.bytes_needed(batch) // (limit * beside)))
+        if count == 1 or len(first) != 1 or first & rest or other:
             yield batch
             return
         (axis,) = first
         cut = [name for name, dims in self.inputs.items() if dims and dims[0] == axis and name in batch]
         samples = len(batch[cut[0]])
-        step = max(1, samples * limit // needed)
+        step = max(1, samples // count)
         for start in range(0, samples, step):
             yield {**batch, **{name: batch[name][start : start + step] for name in cut}}
 
@@ -92,8 +98,9 @@ class Observed:
         return sizes
 
 
-def float_values(path: Path) -> Observed:
+def float_values(path: Path, gains: bool = True) -> Observed:
     """Every float value that the main graph of an ONNX file computes or is fed; constants are left out.
+    gains: False leaves those of the readings out.
 
     What only a Relu or Clip reads is known by what comes out of it: what is cut off matters to nobody, and looking at
     it would keep the activation from joining the layer's kernel.
@@ -104,7 +111,7 @@ def float_values(path: Path) -> Observed:
     places: dict[str, str] = {}
     shapes: dict[str, tuple[int | str | None, ...]] = {}
     cut: set[str] = set()
-    read = readings_of(graph)
+    read = readings_of(graph, gains)
     # The channels of a moved value are not those of what it was moved from: it is observed for itself.
     apart = {name for name, reading in read.items() if reading.axis is not None}
     for fed in graph.inputs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -14,28 +14,36 @@ from aot.statistics import Reading
 
 # The gain of the channel that matters most.
 _TOP = 1 << 20
+_Weights = tuple[Layer, NDArray[np.float32]]
 
 
-def readings_of(graph: ir.Graph) -> Mapping[str, Reading]:
+def readings_of(graph: ir.Graph, gains: bool = True) -> Mapping[str, Reading]:
     """Of every value that may be quantized: inputs of MatMul, Gemm, Conv and ConvTranspose, and what is added to the
-    result of a convolution."""
+    result of a convolution. gains: False leaves them out, and so reads no weights."""
     axes: dict[str, set[int | None]] = {}
-    norms: dict[str, NDArray[np.float64]] = {}
+    readers: dict[str, list[_Weights]] = {}
     for node in graph:
-        for value, axis, norm in _reads(node):
+        for value, axis, weights in _reads(node):
             name = value.name or ""
             axes.setdefault(name, set()).add(axis)
-            if norm is not None:
-                known = norms.get(name)
-                norms[name] = norm if known is None or known.shape != norm.shape else known + norm
+            if weights is not None:
+                readers.setdefault(name, []).append(weights)
     found = {}
     for name, seen in axes.items():
         channels = seen - {None}
-        if len(channels) != 1 or name not in norms:
+        if len(channels) != 1 or name not in readers:
             found[name] = Reading()  # nobody tells channels apart, or layers do so along different axes
             continue
-        found[name] = Reading(channels.pop(), _steps(norms[name]))
+        found[name] = Reading(channels.pop(), _gain(readers[name]) if gains else None)
     return found
+
+
+def _gain(readers: Sequence[_Weights]) -> NDArray[np.int64]:
+    """Of what these layers read along one axis."""
+    norm, *others = (_norms(*weights) for weights in readers)
+    for other in others:
+        norm = other if norm.shape != other.shape else norm + other
+    return _steps(norm)
 
 
 def _steps(norm: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -46,8 +54,8 @@ def _steps(norm: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.maximum(np.rint(norm / largest * _TOP), 1).astype(np.int64)
 
 
-def _reads(node: ir.Node) -> list[tuple[ir.Value, int | None, NDArray[np.float64] | None]]:
-    """What a node reads: the value, the axis that it contracts over, and the squared norm of each channel's weights."""
+def _reads(node: ir.Node) -> list[tuple[ir.Value, int | None, _Weights | None]]:
+    """What a node reads: the value, the axis that it contracts over, and the weights that it meets there."""
     if node.domain != "" or not any(is_float(v) for v in node.outputs):
         return []
     if node.op_type == "Add":
@@ -71,7 +79,7 @@ def _reads(node: ir.Node) -> list[tuple[ir.Value, int | None, NDArray[np.float64
         axis = (1 - layer.activation) ^ attribute(node, ("transA", "transB")[layer.activation], 0)
     else:
         axis = len(value.shape) - 1 - layer.activation
-    return [(value, axis, _norms(layer, weight))]
+    return [(value, axis, (layer, weight))]
 
 
 def _convolved(value: ir.Value) -> bool:

@@ -55,7 +55,7 @@ def list_(as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps({"plugins": found, "broken": _broken(broken)}))
     elif found:
-        click.echo(table([(one["plugin"], "built-in" if one["builtin"] else "own", one["about"]) for one in found]))
+        click.echo(table([(one["plugin"], _whose(one), one["about"]) for one in found]))
     else:
         click.echo("no plugins; begin one: aot plugin new NAME")
     return _told(broken)
@@ -256,10 +256,23 @@ def _told(broken: Sequence[PluginError]) -> int:
     return PluginError.exit_code if broken else 0
 
 
+def _hides(header: Header, builtin: Path) -> bool:
+    """Whether a built-in plugin of that name cannot be had for this one."""
+    file = builtin.resolve() / "plugins" / header.file.name
+    return file.is_file() and file != header.file.resolve()
+
+
+def _whose(one: dict[str, Any]) -> str:
+    if one["builtin"]:
+        return "built-in"
+    return "own, hides a built-in" if one["hides"] else "own"
+
+
 def _described(header: Header, builtin: Path) -> dict[str, Any]:
     return {
         "plugin": header.qualified,
         "file": str(header.file),
+        "hides": _hides(header, builtin),
         "builtin": header.file.is_relative_to(builtin.resolve() / "plugins"),
         "schema": header.schema.torch(),
         "types": {name: list(dtypes) for name, dtypes in header.schema.types.items()},
@@ -288,7 +301,7 @@ def _verdict(found: Checked) -> str:
     if found.missed:
         lines.append(f"  not run after that: {found.missed} cases")
     if found.failed:
-        lines.append(f"  at: {found.file}")
+        lines.append(f"  at: {found.at}")
     return "\n".join(lines)
 
 

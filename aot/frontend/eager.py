@@ -14,8 +14,9 @@ from torch.utils import _pytree as pytree
 
 from aot import batches
 from aot.declaration import ModelSpec
-from aot.errors import DeclarationError, ExportError
+from aot.errors import AotError, DeclarationError, ExportError
 from aot.frontend.call import arguments, called
+from aot.frontend.failures import PLUGIN_FIX, told
 from aot.frontend.paths import parting
 from aot.frontend.quiet import RAISED
 from aot.sources.loading import deepest
@@ -72,6 +73,10 @@ class Eager:
                 return self._call(given)
         except RAISED as error:
             shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in given.items())
+            if isinstance(error, AotError):  # of a plugin that it calls
+                raise ExportError(
+                    f"the model fails on {shapes}: {told(error)}", where=deepest(error), fix=error.fix or PLUGIN_FIX
+                ) from error
             said = " ".join(str(error).split())
             raise ExportError(
                 f"the model fails on {shapes}: {type(error).__name__}: {said}",

@@ -11,11 +11,13 @@ from typing import Any
 
 from aot.breaks import Break
 from aot.declaration import Dim, ModelSpec
+from aot.errors import AotError
 from aot.frontend import lines
 
 OTHER = "other"
 """The kind of a failure that may be of the example's sizes alone: the model's own code raised it."""
 
+PLUGIN_FIX = "correct it there, or what the model calls it with here"
 _RAISED = re.compile(r"The following call raised this error:(.+)", re.DOTALL)
 _FAKELESS = re.compile(r"no fake impl registered for (?:<CustomOpDef\(([\w:.]+)\)>|([\w:.]+))")
 _SYMBOL = re.compile(r"\bs\d+\b")
@@ -76,12 +78,19 @@ def explained(error: BaseException, spec: ModelSpec, sizes: Mapping[str, int] | 
 def own(error: BaseException, shapes: Mapping[str, list[int]]) -> Break:
     """The Break for what the model raises when it is called, without any export."""
     called = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    if isinstance(error, AotError):  # of a plugin that it calls, which says itself what is wrong, and where
+        return at_line(OTHER, told(error), error.fix or PLUGIN_FIX, lines.of_error(error))
     return at_line(
         OTHER,
         f"the model's own code raises on {called}, without any export: {type(error).__name__}: {first_sentence(error)}",
         "call the model on such inputs in Python, and correct it, or the shapes and dtypes in inputs=",
         lines.of_error(error),
     )
+
+
+def told(error: AotError) -> str:
+    """What an error says and its place, to stand in a message whose place is the line that it came from."""
+    return error.what if error.where is None else f"{error.what}, at {error.where}"
 
 
 def at_line(kind: str, what: str, fix: str | None, at: lines.Line | None) -> Break:

@@ -165,6 +165,7 @@ def run_reference(plugin: Plugin, *given: Any) -> Any:
                 f"reference gives '{one.name}' as {_described(tensor.dtype, tensor.shape)}, "
                 f"and outputs and SCHEMA say {_described(dtype, shape)}",
                 "reference",
+                f"correct what is wrong of the two; a result in FP32 is cast at the end: {one.name}.to(x.dtype)",
             )
     own = [tensor.clone() if any(_shares(tensor, other) for other in inputs.values()) else tensor for tensor in made]
     own = [tensor.contiguous() for tensor in own]
@@ -179,6 +180,7 @@ def results(plugin: Plugin, made: Any) -> tuple[torch.Tensor, ...]:
             f"reference returns {len(found)} values, and SCHEMA {len(plugin.schema.outputs)} tensors: "
             + ", ".join(one.name for one in plugin.schema.outputs),
             "reference",
+            f"return {', '.join(one.name for one in plugin.schema.outputs)}",
         )
     return found
 

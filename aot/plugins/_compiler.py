@@ -124,12 +124,22 @@ def _kernel(
     except (CompilationError, UnsupportedLanguageConstruct) as error:
         line = plugin.lines["kernel"] + max((error.node.lineno if error.node is not None else 1) - 1, 0)
         raise PluginError(
-            f"plugin {plugin.name}: the kernel does not compile: {reason_of(error)}",
+            f"plugin {plugin.name}: the kernel does not compile{_with(config)}: {reason_of(error)}",
             where=f"{plugin.file}:{line}",
+            fix=_FIX,
         ) from error
     except (PTXASError, RuntimeError, AssertionError, ValueError, TypeError, KeyError) as error:
         said = " ".join(str(error).split())[:500]
-        raise plugin.error(f"the kernel does not compile: {type(error).__name__}: {said}", "kernel") from error
+        raise plugin.error(
+            f"the kernel does not compile{_with(config)}: {type(error).__name__}: {said}", "kernel", _FIX
+        ) from error
+
+
+_FIX = "correct the kernel, or the config and what launch makes of it; `aot plugin check` runs it, sizes and all"
+
+
+def _with(config: Mapping[str, Any]) -> str:
+    return f" with {', '.join(f'{name}={value}' for name, value in config.items())}" if config else ""
 
 
 def reason_of(error: BaseException) -> str:

@@ -25,6 +25,7 @@ from aot.plugins import _launching, cases
 from aot.plugins._interpreter import say
 from aot.plugins._launching import Launcher, Stopped, waited
 from aot.plugins._trying import sizes_that_vary, tried
+from aot.plugins._watching import tell_where
 from aot.plugins._workers import Compilers
 from aot.plugins.growing import HUGE, grown
 from aot.plugins.loading import Plugin, load
@@ -49,6 +50,7 @@ def main(cache: Path, files: list[Path]) -> None:
     """Check plugin after plugin, all of their kernels being compiled meanwhile."""
     import torch
 
+    tell_where()
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     target = toolchain.machine().gpu.target  # type: ignore[union-attr]  # checking.py has asked for it
     compilers = Compilers(cache=cache)

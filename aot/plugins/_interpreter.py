@@ -17,6 +17,7 @@ from aot.errors import AotError
 from aot.plugin import Launch
 from aot.plugins import cases
 from aot.plugins._trying import sizes_that_vary, tried
+from aot.plugins._watching import tell_where
 from aot.plugins.loading import Plugin, load
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 def main(files: list[Path]) -> None:
     """Check plugin after plugin; the first error, which names the file, ends it."""
+    tell_where()
     file = Path()
     try:
         # What a plugin prints is not an answer: it goes where messages go.

@@ -15,7 +15,7 @@ from aot.plugin import Launch
 from aot.plugins import cases
 from aot.plugins.header import REST
 from aot.plugins.loading import Plugin
-from aot.plugins.sizes import evaluate, tree_of, varying
+from aot.plugins.sizes import Varies, evaluate, tree_of, varying
 
 if TYPE_CHECKING:
     import torch
@@ -76,6 +76,8 @@ def tried(
     held = {name: _guarded(tensor, trial.misaligned) for name, tensor in inputs.items()}
     empty = [_guarded(torch.full_like(tensor, _filler(tensor.dtype)), trial.misaligned) for tensor in reference]
     launch = plugin.launch(trial.shapes, trial.attributes, plugin.configs[trial.config])
+    if 0 in launch.grid and any(tensor.numel() for tensor in reference):
+        changed.append(f"launch: the grid is {list(launch.grid)}, so that no program runs")
     failures = changed + _expressions(plugin, trial, vary, launch)
     run(plugin, trial, launch, [tensor for tensor, _ in held.values()], [tensor for tensor, _ in empty])
     failures += [
@@ -117,6 +119,15 @@ def sampled(
             else:
                 made[name] = torch.randint(0, 2 if dtype == torch.bool else 8, shape, generator=generator)
         made = plugin.sample(made, trial.attributes) if sample is None else sample(made)
+    for name in types:
+        got = tuple(made[name].shape) if isinstance(made.get(name), torch.Tensor) else None
+        if got != tuple(trial.shapes[name]):
+            said = "no tensor" if got is None else f"a tensor {list(got)}"
+            raise plugin.error(
+                f"sample gives {said} for '{name}', which is {list(trial.shapes[name])}",
+                "sample",
+                "return every input, its shape as it was",
+            )
     return {name: made[name].to(dtype).contiguous() for name, dtype in types.items()}
 
 
@@ -207,7 +218,11 @@ def _next_to(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
 def _expressions(plugin: Plugin, trial: cases.Trial, vary: Sequence[str], launch: Any) -> list[str]:
     """What `outputs` and `launch` give as expressions of sizes that vary, held against what they give for numbers."""
     free_shapes = symbolic(plugin, trial.shapes, vary)
-    free = plugin.launch(free_shapes, trial.attributes, plugin.configs[trial.config])
+    try:
+        free = plugin.launch(free_shapes, trial.attributes, plugin.configs[trial.config])
+        shapes = plugin.outputs(free_shapes, trial.attributes)
+    except Varies:
+        return []  # at this rank, or with these attributes, a size has to be fixed that elsewhere need not
     failures = []
     for what, made, plain in (
         ("launch: the grid", free.grid, launch.grid),
@@ -216,7 +231,6 @@ def _expressions(plugin: Plugin, trial: cases.Trial, vary: Sequence[str], launch
         found = [evaluate(tree_of(size), trial.shapes) for size in made]
         if found != list(plain):
             failures.append(f"{what} is {list(plain)} for numbers, and {found} for sizes that vary")
-    shapes = plugin.outputs(free_shapes, trial.attributes)
     for declared, free_shape, shape in zip(
         plugin.schema.outputs, shapes, plugin.outputs(trial.shapes, trial.attributes), strict=True
     ):

@@ -13,15 +13,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aot import toolchain
 from aot.errors import PluginError, TargetError
+from aot.plugins._watching import PATIENCE, last_words, line_in, watched
 from aot.plugins.compiling import TARGETS
 from aot.plugins.header import Header
 
+_CRASHED = "what is read or written beside a tensor can end it: give each tl.load and tl.store a mask"
 INTERPRETED = frozenset({"float32", "float16", "int8", "uint8", "int32", "int64", "bool"})
 
 
@@ -37,12 +40,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check found. device: `cpu` or `gpu`. total: how many cases there were to run; fewer ran where one stopped
-    the GPU. varying: the sizes that may vary in an engine; the others are constants of the kernel. unchecked: what this
-    device does not check, in words; on `cpu` the dtypes that only a GPU can check."""
+    """What a check found. at: file and line of the kernel. device: `cpu` or `gpu`. total: how many cases there were to
+    run; fewer ran where one stopped the GPU. varying: the sizes that may vary in an engine; the others are constants of
+    the kernel. unchecked: what this device does not check, in words; on `cpu` the dtypes that only a GPU can check."""
 
     plugin: str
     file: str
+    at: str
     device: str
     cases: tuple[Case, ...]
     total: int
@@ -70,6 +74,7 @@ class Checked:
         return {
             "plugin": self.plugin,
             "file": self.file,
+            "at": self.at,
             "device": self.device,
             "passed": self.passed,
             "cases": len(self.cases),
@@ -140,9 +145,14 @@ def _asked(
         environment = {**os.environ, "TRITON_INTERPRET": interprets}
         files = [str(header.file) for header in headers]
         command = [sys.executable, "-m", f"aot.plugins.{module[0]}", *module[1:], *files]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+        with (
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+            ExitStack() as stack,
+        ):
             assert process.stdout is not None
+            watch = stack.enter_context(watched(process, PATIENCE))
             for line in process.stdout:
+                watch.heard()
                 answer = json.loads(line)
                 if "error" in answer:
                     process.kill()
@@ -158,12 +168,35 @@ def _asked(
                 answers[-1].append(answer)
                 told(headers[len(answers) - 1].name, len(answers[-1]) - 1, answers[-1][0]["total"])
         errors.seek(0)
-        said = (errors.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+        said = errors.read()
     if not stopped and (process.returncode or len(answers) < len(headers)):
-        where = f"in case {len(answers[-1])} of {answers[-1][0]['total']}" if answers else "before the first case"
         place = max(len(answers) - 1, 0)
-        return answers[:place], (place, headers[place].error(f"the check ended {where}: {said}", "kernel"))
+        why = None if watch.over else last_words(said) or f"exit code {process.returncode}"
+        return answers[:place], (
+            place,
+            _ended(headers[place], answers[place] if answers else [], said, why, process.returncode),
+        )
     return answers, None
+
+
+def _ended(header: Header, answers: Sequence[Mapping[str, Any]], said: str, why: str | None, code: int) -> PluginError:
+    """The error for a plugin whose check ended midway. said: what its process wrote to standard error. why: None where
+    it took too long."""
+    case = f"case {len(answers)} of {answers[0]['total']}" if answers else "the first case"
+    if why is None:
+        what = f"the check heard nothing for {PATIENCE:g} s in {case}, and was ended"
+        fix: str | None = (
+            "does every loop there end? A reference or kernel that is right and takes so long needs smaller CASES"
+        )
+    else:
+        what = f"the check ended in {case}: {why}"
+        fix = None if code >= 0 else _CRASHED
+    wrong = next((one["failures"][0] for one in answers if one.get("failures")), None)
+    if wrong is not None:
+        what += f"; before that, {wrong}"
+    return PluginError(
+        f"plugin {header.name}: {what}", where=line_in(header.file, said) or header.at("kernel"), fix=fix
+    )
 
 
 def _read(header: Header, answers: Sequence[Mapping[str, Any]], device: str) -> Checked:
@@ -171,6 +204,7 @@ def _read(header: Header, answers: Sequence[Mapping[str, Any]], device: str) -> 
     return Checked(
         header.qualified,
         str(header.file),
+        header.at("kernel"),
         device,
         tuple(
             Case(one["what"], one["seconds"], one["relative"], tuple(one["failures"])) for one in cases if "what" in one

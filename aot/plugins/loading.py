@@ -56,7 +56,11 @@ class Plugin(Header):
         names = [one.name for one in self.schema.outputs]
         if not isinstance(found, list | tuple) or len(found) != len(names):
             count = len(found) if isinstance(found, list | tuple) else type(found).__name__
-            raise self.error(f"outputs gives {count} shapes, and SCHEMA {len(names)}: {', '.join(names)}", "outputs")
+            raise self.error(
+                f"outputs gives {count} shapes, and SCHEMA {len(names)}: {', '.join(names)}",
+                "outputs",
+                f"return a tuple of shapes, one for each of them: (shapes.{self.schema.inputs[0].name}, ...)",
+            )
         for name, shape in zip(names, found, strict=True):
             if not isinstance(shape, list | tuple):
                 raise self.error(f"outputs gives {shape!r} for '{name}', which is no shape", "outputs")
@@ -79,7 +83,11 @@ class Plugin(Header):
         ):
             if set(given) != set(wanted):
                 given_names, wanted_names = ", ".join(given) or "none", ", ".join(wanted) or "none"
-                raise self.error(f"launch gives the {kind} {given_names}; the kernel takes {wanted_names}", "launch")
+                raise self.error(
+                    f"launch gives the {kind} {given_names}; the kernel takes {wanted_names}",
+                    "launch",
+                    f"Launch(..., {kind}={{...}}) names each parameter of the kernel that is one, and no other",
+                )
         for name, value in made.constants.items():
             if isinstance(value, Size):
                 raise Varies(
@@ -94,7 +102,10 @@ class Plugin(Header):
         if self._sample is None:
             return inputs
         with self.calling("sample"):
-            return dict(self._sample(inputs, Named("attribute", attributes)))
+            made = self._sample(inputs, Named("attribute", attributes))
+        if not isinstance(made, dict):
+            raise self.error(f"sample gives {type(made).__name__}, not the inputs", "sample", "return inputs")
+        return made
 
     @contextmanager
     def calling(self, part: str) -> Iterator[None]:
@@ -187,9 +198,23 @@ def _configs(header: Header, given: Any) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(given, list | tuple) or not given or not all(isinstance(one, dict) for one in given):
         raise header.error("CONFIGS is not a list of dicts", "CONFIGS", 'CONFIGS = [{"num_warps": 4}]')
     for one in given:
+        _check_options(header, one)
         for option in sorted(one.keys() & REFUSED.keys()):
             raise header.error(f"CONFIGS sets {option}: {REFUSED[option]}", "CONFIGS", "leave it out")
     return tuple(dict(one) for one in given)
+
+
+def _check_options(header: Header, config: Mapping[str, Any]) -> None:
+    """What of a config is the compiler's must be numbers that it takes."""
+    for option in OPTIONS:
+        value = config.get(option, 1)
+        right = type(value) is int and value >= 1 and (option != "num_warps" or value in (1, 2, 4, 8, 16, 32))
+        if not right:
+            raise header.error(
+                f"CONFIGS sets {option} to {value!r}",
+                "CONFIGS",
+                "num_warps is 1, 2, 4, 8, 16 or 32; num_stages and maxnreg are integers from 1 on",
+            )
 
 
 def _patterns(header: Header, given: Any) -> tuple[Callable[..., Any], ...]:

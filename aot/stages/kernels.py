@@ -13,6 +13,7 @@ from aot import backend as backends
 from aot import content, routes, toolchain
 from aot.plugins import header as headers
 from aot.plugins import tuned
+from aot.plugins.checking import check, devices
 from aot.plugins.compiling import TARGETS, Job, compile_each
 from aot.plugins.header import Header
 from aot.plugins.nodes import PluginNode, plugin_nodes
@@ -24,7 +25,7 @@ from aot.records import KERNELS, Kernels, QuantizedGraph
 from aot.run import Run
 from aot.runtime.kernels import Compiled
 from aot.stages import attention as attentions
-from aot.store import sha256
+from aot.store import digest, sha256
 
 if TYPE_CHECKING:
     from aot.artifact import Prepared
@@ -60,6 +61,8 @@ def carrying(run: Run, prepared: Prepared, plan: Plan) -> Prepared:
         if found is not None:
             held[target] = found
     ops = [op["op_type"] for op in custom_ops(run, prepared.final) if op["plugin"]]
+    for message in _hiding(ops, plan.project):
+        warn(message)
     if plan.attention == "asked":
         ops.append(attentions.NAME)
     if ops and not targets and not held and plan.meant is not None:
@@ -70,6 +73,16 @@ def carrying(run: Run, prepared: Prepared, plan: Plan) -> Prepared:
     places = attentions.places(tuple(held.values()), plan)
     others = [one for one in prepared.replaced if one["plugin"] != attentions.NAME]
     return replace(prepared, kernels=tuple(held.values()), replaced=(*others, *places), notices=tuple(told))
+
+
+def _hiding(ops: Sequence[str], project: Path | None) -> list[str]:
+    """The project's plugins that stand in the place of built-in ones, as sentences."""
+    shipped, here = content.names("plugins"), content.names("plugins", project)
+    return [
+        f"{op} is the plugin of {here[op]}, which hides the built-in one; another name keeps both"
+        for op in ops
+        if op in shipped and here[op] != shipped[op]
+    ]
 
 
 def kernels(
@@ -151,6 +164,9 @@ def _compiled(
     def make(folder: Path) -> Mapping[str, Any]:
         import onnx_ir as ir
 
+        for header in here.values():
+            if not header.file.is_relative_to(content.BUILTIN.resolve()):  # the built-in ones are checked as they ship
+                _check(run, header)
         model = ir.load(final.model)
         made: list[tuple[PluginNode, Made]] = []
         for header in here.values():
@@ -180,6 +196,26 @@ def _compiled(
         tools=("triton",),
         label=f"kernels {target}",
     )
+
+
+def _check(run: Run, header: Header) -> None:
+    """Hold the kernel against its reference, once for each content of the plugin: on the interpreter, and on this
+    machine's GPU if kernels are compiled for it. Raises PluginError where it computes something else."""
+    key = digest([toolchain.own_digest(), toolchain.version("triton"), _digests(header, None)])
+    for device in devices("auto", toolchain.machine().gpu):
+        name = f"{device}-{key}"
+        if run.store.recall("plugin-checks", name) is not None:
+            continue
+        (found,) = check([header], lambda name, done, total: run.progress.step(done, total, f"check {name}"), device)
+        if not found.passed:
+            case = next(iter(found.failed), None)
+            said = f": {case.failures[0]} ({case.what})" if case is not None else ""
+            raise header.error(
+                f"the kernel does not compute what reference does, in {len(found.failed)} of {found.total} cases{said}",
+                "kernel",
+                f"aot plugin check {header.name} shows them",
+            )
+        run.store.remember("plugin-checks", name, {"cases": found.total})
 
 
 def _digests(header: Header, project: Path | None) -> list[str]:

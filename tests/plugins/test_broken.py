@@ -30,6 +30,14 @@ from tests.plugins.projects import TRIPLE, line_of, write
         ('{"x": "... width"}', '{"y": "... width"}', "it names y, and the inputs are x", "SHAPES ="),
         ('{"x": "... width"}', '{"x": "width ..."}', "'width ...' of 'x' cannot be read", "SHAPES ="),
         ("float shift=0.0", "float shift", "'shift' has no default", "SCHEMA ="),
+        (
+            "CONFIGS =",
+            'ATTRIBUTES = {"shift": ["much"]}\nCONFIGS =',
+            "'shift' is 'much', and SCHEMA says float",
+            "ATTR",
+        ),
+        ("CONFIGS =", 'CASES = [{"...": 3, "width": 4}]\nCONFIGS =', "the size '...' is 3", "CASES ="),
+        ("CONFIGS =", 'CASES = [{"...": (), "width": "4"}]\nCONFIGS =', "the size 'width' is '4'", "CASES ="),
     ],
 )
 def test_what_is_declared_wrongly_is_told_without_running_the_file(
@@ -58,6 +66,9 @@ def test_a_syntax_error_is_told_with_its_line(tmp_path: Path) -> None:
         ("kernel(x, count, y,", "kernel(x, y, count,", "the kernel takes x, y, count, SHIFT, BLOCK", "def kernel"),
         ("kernel(x, count, y,", "kernel(z, count, y,", "the kernel takes z, count, y, SHIFT, BLOCK", "def kernel"),
         ('"num_warps": 1', '"num_ctas": 2', "TensorRT launches no clusters", "CONFIGS ="),
+        ('"num_warps": 1', '"num_warps": 3', "CONFIGS sets num_warps to 3", "CONFIGS ="),
+        ('"num_warps": 1', '"num_warps": "1"', "CONFIGS sets num_warps to '1'", "CONFIGS ="),
+        ('"num_warps": 1', '"num_stages": 0', "CONFIGS sets num_stages to 0", "CONFIGS ="),
         ("CONFIGS = [", "CONFIGS = []  # [", "CONFIGS is not a list of dicts", "CONFIGS ="),
     ],
 )
@@ -102,6 +113,20 @@ def test_launch_gives_what_the_kernel_takes(old: str, new: str, says: str, tmp_p
         plugin.launch({"x": (2, 3)}, {"shift": 0.0}, plugin.configs[0])
     assert says in str(caught.value)
     assert str(caught.value.where).startswith(f"{file}:")
+
+
+def test_in_a_model_the_call_and_the_plugins_line_are_both_told(tmp_path: Path) -> None:
+    """What is wrong is the plugin's, or what it is called with; no word of inputs= then."""
+    from aot.frontend.failures import own
+
+    file = write(tmp_path, "triple", ("return (shapes.x,)", "return shapes.x"))
+    try:
+        load(file).outputs({"x": (4, 3)}, {"shift": 0.0})
+    except PluginError as error:
+        found = own(error, {"x": [4, 3]})
+    assert found.what == f"plugin triple: outputs gives 2 shapes, and SCHEMA 1: y, at {line_of(file, 'def outputs')}"
+    assert found.fix == "return a tuple of shapes, one for each of them: (shapes.x, ...)"
+    assert found.line is not None
 
 
 def test_a_changed_file_is_loaded_again(tmp_path: Path) -> None:

@@ -110,6 +110,20 @@ def test_ops_of_plugins_stay_those_that_the_model_made_itself_too(
     assert all(stage["cached"] for stage in found["stages"] if stage["name"] != "package")  # type: ignore[attr-defined]
 
 
+def test_a_kernel_that_disagrees_with_its_reference_ends_the_build(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is run on the interpreter when it is compiled for a target, where nothing else compares it."""
+    (tmp_path / "model.py").write_text(MODEL)
+    file = write(tmp_path, "swiglu", ("tl.sigmoid(gate)", "tl.sigmoid(-gate)"), text=SWIGLU)
+    command = ["build", str(tmp_path / "model.py"), "--until", "graph", "--target", "sm90", "-o"]
+    assert cli.call([*command, str(tmp_path / "net.aot"), "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["what"].startswith("plugin swiglu: the kernel does not compute what reference does, in ")
+    assert "'y' differs by" in error["what"]
+    assert error["where"] == line_of(file, "def kernel")
+
+
 def test_an_artifact_carries_kernels_to_a_machine_without_the_plugins(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,8 @@ WRONG: dict[str, tuple[tuple[str, str], str]] = {
                "'y' is written beside its end"),
     "unwritten": (('grid=(ceil_div(count, config["block"]),)', 'grid=(count // config["block"],)'),
                   "is not a number in"),
+    "no_program": (('grid=(ceil_div(count, config["block"]),)', "grid=(0,)"),
+                   "the grid is [0, 1, 1], so that no program"),
     "read_beside": (("x + at, mask=at < count", "x + at + 1, mask=at < count"), "read beside"),
     "in_place": (("return (x.float()", "return (x.mul_(2).float()"), "reference changes its input 'x'"),
     "overwrites": (("    tl.store(y", "    tl.store(x + at, value.to(x.dtype.element_ty) + 1, mask=at < count)\n"
@@ -101,6 +103,40 @@ def test_a_kernel_that_raises_is_exit_2_with_its_line(
     assert error["where"].startswith(line_of(file, "SHIFTED"))
 
 
+ENDED: dict[str, tuple[tuple[str, str], str, str]] = {
+    "endless": (("    value = tl.load(", "    while count > 0:\n        at += 0\n    value = tl.load("),
+                "the check heard nothing for 6 s in case 1 of ", "at += 0"),
+    "reference": (("    return (x.float()", "    while True:\n        x = x + 0\n    return (x.float()"),
+                  "the check heard nothing for 6 s in case 1 of ", "x = x + 0"),
+    "crashing": (("    return (x.float()", "    import os\n    os.abort()\n    return (x.float()"),
+                 "the check ended in case 1 of ", "os.abort()"),
+    "no_input": (("CONFIGS", "def sample(inputs, attributes):\n    return {}\n\n\nCONFIGS"),
+                 "sample gives no tensor for 'x', which is [3, 3]", "def sample"),
+    "other_size": (("CONFIGS", "def sample(inputs, attributes):\n    return {'x': inputs['x'][:2]}\n\n\nCONFIGS"),
+                   "sample gives a tensor [2, 3] for 'x', which is [3, 3]", "def sample"),
+    "no_inputs": (("CONFIGS", "def sample(inputs, attributes):\n    inputs['x'].abs_()\n\n\nCONFIGS"),
+                  "sample gives NoneType, not the inputs", "def sample"),
+}  # fmt: skip
+
+
+def test_what_ends_a_check_is_told_with_its_line_and_the_others_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop without end, in the kernel or the reference, is ended where it is; so is a crash of the process."""
+    monkeypatch.setattr(checking, "PATIENCE", 6.0)
+    files = {name: write(tmp_path, name, change) for name, (change, _, _) in ENDED.items()}
+    files["right"] = write(tmp_path, "right")
+    broken: list[PluginError] = []
+    (found,) = check([read(file) for file in files.values()], broken=broken)
+    assert (found.plugin, found.passed) == ("mine::right", True)
+    for error, (name, (_, says, line)) in zip(broken, ENDED.items(), strict=True):
+        assert f"plugin {name}: {says}" in str(error)
+        assert str(error.where).startswith(f"{line_of(files[name], line).rpartition(':')[0]}:"), name
+        near = int(str(error.where).removeprefix(f"{files[name]}:").split(":")[0])
+        assert abs(near - int(line_of(files[name], line).rpartition(":")[2])) <= 1, name
+        assert error.fix
+
+
 def test_new_writes_a_plugin_that_passes_check(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -123,7 +159,7 @@ def test_a_kernel_that_differs_is_exit_1_with_its_cases(
 ) -> None:
     wrong = Case("float32; x [0]", 0.1, 0.5, ("'y' differs",))
     both = (Case("float32; x [1]", 0.1, 0.0, ()), wrong)
-    found = Checked("aot::rotary", "rotary.py", "cpu", both, 2, ("...",), ("head",), ())
+    found = Checked("aot::rotary", "rotary.py", "rotary.py:9", "cpu", both, 2, ("...",), ("head",), ())
     monkeypatch.setattr(checking, "check", lambda headers, told, device, broken: [found])
     assert cli.call(["plugin", "check", "rotary"]) == 1
     said = capsys.readouterr().out

@@ -335,7 +335,9 @@ def test_kernels_compile_side_by_side_each_once_and_errors_come_back(tmp_path: P
 def test_a_check_on_a_gpu_says_where_it_ran(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Checked("aot::rotary", "rotary.py", "gpu", (), 0, ("...",), ("head",), ("misaligned starts",))
+    found = Checked(
+        "aot::rotary", "rotary.py", "rotary.py:9", "gpu", (), 0, ("...",), ("head",), ("misaligned starts",)
+    )
     monkeypatch.setattr(checking, "check", lambda headers, told, device, broken: [found])
     monkeypatch.setattr(checking, "devices", lambda wanted, gpu: ("gpu",))
     assert cli.call(["plugin", "check", "rotary", "--device", "gpu"]) == 0

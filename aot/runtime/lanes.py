@@ -237,7 +237,10 @@ class Lane:
         graph = self._graphs.find(key)
         if graph is not None:
             return partial(self._gpu.launch, graph, self.stream)
-        return partial(self._bracketed, partial(enqueue, self._context(call.profile)))
+        context = self._context(call.profile)
+        context.shape(shapes, values)
+        context.address(addresses)
+        return partial(self._bracketed, partial(enqueue, context))
 
     def _enqueue(self, copies_in: Sequence[Copy], copies_out: Sequence[Copy], context: Context, stream: Handle) -> None:
         for address, source, size in copies_in:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -73,14 +74,11 @@ def test_what_dlpack_refuses_is_said() -> None:
 
 
 def test_an_array_on_a_gpu_says_where_it_is(cuda: Cuda) -> None:
-    class Interface:
-        __cuda_array_interface__ = {"shape": (2, 3), "typestr": "<f2", "data": (0x7F00, False), "strides": (6, 2)}
-
-    given = EXCHANGED.look(Interface())
+    said = {"shape": (2, 3), "typestr": "<f2", "data": (0x7F00, False), "strides": (6, 2)}
+    given = EXCHANGED.look(SimpleNamespace(__cuda_array_interface__=said))
     assert (given.dtype, given.shape, given.address, given.device) == ("float16", (2, 3), 0x7F00, SOME_GPU)
     assert given.contiguous
-    Interface.__cuda_array_interface__ |= {"strides": (2, 4)}
-    given = EXCHANGED.look(Interface())
+    given = EXCHANGED.look(SimpleNamespace(__cuda_array_interface__=said | {"strides": (2, 4)}))
     assert not given.contiguous
     with pytest.raises(InputError, match="C order"):
         EXCHANGED.whole(given)
@@ -88,12 +86,9 @@ def test_an_array_on_a_gpu_says_where_it_is(cuda: Cuda) -> None:
 
 def test_the_default_stream_waits_for_the_one_that_makes_the_array(cuda: Cuda) -> None:
     stream, happened = cuda.new_stream(), []
-
-    class Interface:
-        __cuda_array_interface__ = {"shape": (1,), "typestr": "<f4", "data": (0x7F00, False), "stream": stream}
-
+    said = {"shape": (1,), "typestr": "<f4", "data": (0x7F00, False), "stream": stream}
     cuda.enqueue(stream, lambda: happened.append("made"))
-    EXCHANGED.look(Interface())
+    EXCHANGED.look(SimpleNamespace(__cuda_array_interface__=said))
     assert happened == []
     cuda.cuStreamSynchronize(1)
     assert happened == ["made"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 
 import aot
 from aot.errors import ArtifactError, EngineError, InputError
-from aot.runtime import Session, graphs
+from aot.runtime import graphs
 from tests.backends import fake_tensorrt
 from tests.runtime import artifacts, fake_cupy
 from tests.runtime.artifacts import DIMS, WEIGHT
@@ -207,14 +206,8 @@ class TestProfiles:
             x = rows(size)
             np.testing.assert_allclose(session(x=x)["y"], x @ WEIGHT, rtol=1e-6)
         fits = session._reader.signature.fit
-        assert {size: fits({"x": (size, 3)})[0] for size in (1, 2, 3, 4, 8, 20)} == {
-            1: 0,
-            2: 0,
-            3: 1,
-            4: 1,
-            8: 1,
-            20: 2,
-        }
+        chosen = {size: fits({"x": (size, 3)})[0] for size in (1, 2, 3, 4, 8, 20)}
+        assert chosen == {1: 0, 2: 0, 3: 1, 4: 1, 8: 1, 20: 2}
 
     def test_a_size_between_them_names_the_dim_and_the_ranges(self, linear: Loads) -> None:
         with pytest.raises(InputError) as raised:
@@ -239,17 +232,11 @@ class TestOnTheGpu:
             x.set(rows(2, seed))  # on the caller's stream: not there yet
             held = [*held[-1:], session(x=x)["y"]]
             waits.append(cuda.counts["cuStreamSynchronize"] + cuda.counts["cuEventSynchronize"])
-        assert waits[-1] == waits[4]  # by then y was at two addresses, twice at each
+        assert waits[-1] == waits[5]  # by then y was twice at each of three addresses
         assert isinstance(held[-1], cupy.ndarray)
         np.testing.assert_allclose(held[-1].get(), rows(2, 7) @ WEIGHT, rtol=1e-6)
         np.testing.assert_allclose(held[0].get(), rows(2, 6) @ WEIGHT, rtol=1e-6)
-        assert {
-            call: cuda.counts[call] for call in ("cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync")
-        } == {
-            "cuMemcpyHtoDAsync": 0,
-            "cuMemcpyDtoHAsync": 0,
-            "cuMemcpyDtoDAsync": 0,
-        }
+        assert not [call for call in cuda.counts if call.startswith("cuMemcpy")]
 
     def test_another_address_makes_another_graph(self, linear: Loads, cuda: Cuda, cupy: Any) -> None:
         session = linear()
@@ -421,11 +408,6 @@ class TestErrors:
             EngineError, match=r"TensorRT 10.6.0 on NVIDIA H200 \(sm90\) cannot load the engine.*not a plan"
         ):
             aot.load(folder)
-
-
-@pytest.fixture
-def threads(linear: Loads) -> Iterator[tuple[Session, list[threading.Thread]]]:
-    yield linear(contexts=3), []
 
 
 def test_eight_threads_at_once_get_their_own_numbers_and_memory_does_not_grow(linear: Loads, cuda: Cuda) -> None:

@@ -45,7 +45,8 @@ class Placement(Settings):
 
     ops: op types whose inputs are quantized. residual: the skip input of residual adds as well (INT8).
     attention: the two activation-by-activation MatMuls of attention as well. sensitive: layers that suffer
-    most as well: whose bias cancels against the product, and depthwise ones that need one weight scale.
+    most as well: whose bias cancels against the product, and depthwise ones that need one weight scale. slow: layers
+    as well that kernels take, but are not known to be faster so (`precision/rules.py`: FP8 convolutions).
     min_channels: layers with fewer input or output channels stay wide. keep: node names or module paths (fnmatch)
     that stay wide.
     """
@@ -55,6 +56,7 @@ class Placement(Settings):
     attention: bool = False
     depthwise: bool = True
     sensitive: bool = False
+    slow: bool = False
     min_channels: int = Field(default=16, ge=0)
     keep: tuple[str, ...] = ()
 

@@ -15,6 +15,7 @@ from aot.calibrator import get
 from aot.config import Recipe
 from aot.errors import GraphError
 from aot.origins import Origin
+from aot.precision.activations import fitted
 from aot.precision.casts import retype
 from aot.precision.formats import FLOATS, QUANTIZED, Float
 from aot.precision.gelu import tanh_form
@@ -95,7 +96,7 @@ def apply(model: ir.Model, recipe: Recipe, amax: Mapping[str, float], statistics
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
         if seen is not None:
             works += prepare(graph, recipe, seen)
-            amax, statistics = seen.amax, seen.statistics
+            amax, statistics = fitted(seen.amax, seen.statistics, seen.form), seen.statistics
         observed = _observed(amax, statistics)
         kept = {n: f"the recipe keeps '{found}' in FP32" for n, _, _ in original if (found := keep.match(n))}
         if compute.name != "fp32":

@@ -17,7 +17,7 @@ from aot.precision.layers import Layer, describe
 from aot.precision.patterns import Patterns
 from aot.precision.reading import Observed, consumers, figure, is_float
 from aot.precision.residual import Residuals
-from aot.precision.rules import refusal
+from aot.precision.rules import Rule, refusing
 from aot.precision.scales import activation_scale
 
 # Below this share of the smallest scale, an INT8 activation keeps fewer than five of its eight bits.
@@ -85,6 +85,7 @@ class _Placement:
         self.islands = islands
         self.placed = Placed()
         self.patterns = Patterns(recipe.placement.keep)
+        self.slow: dict[Rule, str] = {}
         self.cancelling = {} if self.options.sensitive else cancelling(graph, observed)
         self.partners: dict[ir.Node, Attention] = {}
         for block in attentions(graph):
@@ -106,9 +107,24 @@ class _Placement:
             settle(self.graph, self.placed, self.options.sensitive)
         for pattern in self.patterns.unused:
             self.placed.warnings.append(f"the recipe keeps '{pattern}' wide, but no node or module is called that")
+        slow = self._left_for_speed()
         if not self.placed.sites:
-            self.placed.warnings.append(f"nothing is quantized to {self.form.name}: {self._why_nothing()}")
+            slow = [f"nothing is quantized to {self.form.name}: {slow[0] if slow else self._why_nothing()}"]
+        self.placed.warnings += slow
         return self.placed
+
+    def _left_for_speed(self) -> list[str]:
+        """What to say of layers that stay wide since they would be slower."""
+        found = []
+        for rule, op in self.slow.items():
+            wide = sum(node.op_type == op for node in self.placed.wide)
+            total = wide + sum(node.op_type == op for node in self.placed.quantized)
+            many = "all" if wide == total else f"{wide} of"
+            found.append(
+                f"{many} {total} {op} stay in {self.compute.name}: {rule.told}. "
+                f"--calibration {self.form.name}-convolutions quantizes them all the same"
+            )
+        return found
 
     def _why_nothing(self) -> str:
         """The reason of the first layer."""
@@ -128,9 +144,18 @@ class _Placement:
         if layer.depthwise and not self.options.depthwise:
             return f"depthwise ({layer.groups} channels, one filter each): few operations, much error"
         # Weights alone are dequantized in front of the kernels of the compute dtype.
-        if self.recipe.activations and (refused := refusal(self.form.name, layer)):
+        if self.recipe.activations and (refused := self._ruled(layer)):
             return refused
         return self._shared(layer) or self.cancelling.get(layer.node) or self._unfit(layer) or self._uncut(layer)
+
+    def _ruled(self, layer: Layer) -> str | None:
+        """Why kernels do not take the layer, or take longer for it."""
+        rule = refusing(self.form.name, layer, slow=self.options.slow)
+        if rule is None:
+            return None
+        if rule.slow and rule.told:
+            self.slow[rule] = layer.node.op_type
+        return rule.why(layer)
 
     def _uncut(self, layer: Layer) -> str | None:
         """Why the weight cannot be cut into the recipe's blocks along what is summed over."""
@@ -154,7 +179,7 @@ class _Placement:
         scores, mix = describe(block.scores), describe(block.mix)
         assert scores is not None
         assert mix is not None
-        shared = self._too_small(scores) or refusal(self.form.name, scores)
+        shared = self._too_small(scores) or self._ruled(scores)
         for part in (layer, scores, mix):
             refused = self._kept(part.node) or self.cancelling.get(part.node) or self._unfit(part)
             if refused:

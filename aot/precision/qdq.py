@@ -41,7 +41,8 @@ def insert(
     rounds = Rounds(form, compute, options, seen)
     inserter = _Inserter(graph, form, rounds)
     # What layers read, before it is replaced.
-    reads = {site.node: Read.of(site.node) for site in sites if site.scale is None}
+    scales = {(site.node, site.index): site.scale for site in sites}
+    reads = {site.node: Read.of(site.node, scales) for site in sites if site.scale is None}
     for site in sorted(sites, key=lambda s: (order[s.node], s.index)):
         value = site.node.inputs[site.index]
         assert value is not None

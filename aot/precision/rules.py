@@ -30,17 +30,26 @@ class Versions:
 
 @dataclass(frozen=True)
 class Rule:
-    """A layer of one of the types `ops` in the format `form` stays wide where `refuses` holds.
+    """A layer of one of the types `ops` in the format `form` stays wide where `holds`.
 
-    `reason` may use {layer}. source: where it is known from.
+    `reason` may use {layer}. source: where it is known from. slow: kernels take such a layer, but nobody has seen them
+    to be faster than those of the compute dtype; a recipe can ask for it all the same (`placement.slow`). told: what
+    is said once of all such layers, with what to do instead; empty: nothing.
     """
 
     form: str
     ops: tuple[str, ...]
-    refuses: Callable[[Layer], bool]
+    holds: Callable[[Layer], bool]
     reason: str
     versions: Versions
     source: str
+    slow: bool = False
+    told: str = ""
+
+    def why(self, layer: Layer) -> str:
+        """Why that layer stays wide."""
+        asking = "; placement.slow quantizes it all the same" if self.slow else ""
+        return f"{self.reason.format(layer=layer)}; {self.versions}{asking}"
 
 
 @dataclass(frozen=True)
@@ -51,17 +60,6 @@ class Wide:
     op: str
     reason: str
     versions: Versions
-
-
-@dataclass(frozen=True)
-class Slow:
-    """Layers of the type `op` that were seen to take longer in the format `form` than in FP16. fix: what to do."""
-
-    form: str
-    op: str
-    seen: str
-    versions: Versions
-    fix: str
 
 
 def _not_sixteens(layer: Layer) -> bool:
@@ -82,8 +80,24 @@ _TENSORRT = Versions("TensorRT", "10.6")
 _SUPPORT = (
     "the support matrix: FP8 matrix kernels are tensor-core kernels with an alignment of 16 bytes; so are cuBLASLt's"
 )
+_BUILT = (
+    f"{_SUPPORT}. TensorRT-RTX 1.7 builds other sizes too (tests/precision/test_engine.py), with which kernels is not "
+    "seen; Model Optimizer quantizes them"
+)
 _MODELOPT = "Model Optimizer leaves the same layers out (modelopt.onnx.quantization.graph_utils)"
 _MEASURED = "measured on an H200: quantized and dequantized in kernels of their own, convolved in FP16"
+
+# Of what was not measured nothing speaks for FP8, so it counts as slow too:
+# - TensorRT 10.3 on an RTX 4090, no faster than FP16: https://github.com/NVIDIA/TensorRT/issues/4081
+# - TensorRT 10.12 on an H100, no FP8 kernels for 32 channels and more: https://github.com/NVIDIA/TensorRT/issues/4560
+# - TensorRT to 10.12, INT8 recommended for networks with grouped convolutions: the limitations in
+#   https://docs.nvidia.com/deeplearning/tensorrt/10.12.0/getting-started/release-notes.html
+# - TensorRT-RTX 1.5, the first FP8 convolution ends the process: https://github.com/NVIDIA/TensorRT-RTX/issues/35
+# - TensorRT 11: neither a measurement nor a statement found.
+_CONVOLUTIONS = (
+    "measured on an H200 with TensorRT 10.6 (benchmarks/results/precision-engines.json): dense, grouped, depthwise, "
+    "one weight scale or one a channel, with and without bias, Relu, residual and quantized output"
+)
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -112,6 +126,17 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "fp8",
+        ("Conv",),
+        lambda layer: True,
+        "FP8 convolutions take longer than FP16 ones",
+        _TENSORRT,
+        _CONVOLUTIONS,
+        slow=True,
+        told="FP8 convolutions took 7 to 19 times as long as FP16 ones (ResNet-50 on an H200, TensorRT 10.6; other "
+        "versions were not measured); --precision int8 is the faster choice for such a model",
+    ),
+    Rule(
+        "fp8",
         ("ConvTranspose",),
         lambda layer: True,
         "there are no FP8 kernels for transposed convolution",
@@ -122,9 +147,10 @@ RULES: tuple[Rule, ...] = (
         "fp8",
         ("MatMul", "Gemm"),
         _not_sixteens,
-        "FP8 matrix kernels take sizes in multiples of 16 ({layer.inputs} to {layer.outputs} here)",
+        "FP8 matrix kernels are for sizes in multiples of 16 ({layer.inputs} to {layer.outputs} here)",
         _TENSORRT,
-        _SUPPORT,
+        _BUILT,
+        slow=True,
     ),
     Rule(
         "fp8",
@@ -153,22 +179,14 @@ WIDE: tuple[Wide, ...] = (
     ),
 )
 
-SLOW: tuple[Slow, ...] = (
-    Slow(
-        "fp8",
-        "Conv",
-        "quantizes in kernels of its own and convolves in FP16, ResNet-50 on an H200 in seven times the time",
-        Versions("TensorRT", "10.6", "10.6"),
-        "for a convolutional network take int8, or --precision auto, which measures",
-    ),
-)
 
-
-def refusal(form: str, layer: Layer) -> str | None:
-    """Why the layer cannot be quantized to that format; None where it can."""
+def refusing(form: str, layer: Layer, *, slow: bool) -> Rule | None:
+    """The rule by which the layer stays wide; None where it can be quantized to that format. slow: whether layers may
+    be quantized that are slower so."""
     for rule in RULES:
-        if rule.form == form and layer.node.op_type in rule.ops and rule.refuses(layer):
-            return f"{rule.reason.format(layer=layer)}; {rule.versions}"
+        asked = rule.form == form and layer.node.op_type in rule.ops and not (rule.slow and slow)
+        if asked and rule.holds(layer):
+            return rule
     return None
 
 
@@ -181,9 +199,10 @@ def stays_wide(compute: str, op: str) -> str | None:
 
 
 def slow(form: str, ops: Mapping[str, int]) -> list[str]:
-    """What was seen to be slower quantized. ops: how many layers of each type are in that format."""
+    """What is known to be slower quantized. ops: how many layers of each type are in that format."""
     return [
-        f"{ops[one.op]} {one.op} in {form}: {one.versions} {one.seen}; {one.fix}"
-        for one in SLOW
-        if one.form == form and ops.get(one.op)
+        f"{ops[op]} {op} in {form}: {rule.told}"
+        for rule in RULES
+        for op in rule.ops
+        if rule.form == form and rule.told and ops.get(op)
     ]

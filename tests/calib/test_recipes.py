@@ -40,6 +40,7 @@ def test_the_recipes_there_are() -> None:
         "int8-strict",
         "fp8-strict",
         "fp8-adaptive",
+        "fp8-convolutions",
         "mixed-fp16",
         "mixed-bf16",
         "weight-only-int8",
@@ -67,12 +68,22 @@ def test_strict_fp8_takes_every_layer_and_attention() -> None:
     strict = recipe("fp8-strict")
     assert strict.strict
     assert strict.placement == Placement(
-        ops=("MatMul", "Gemm", "Conv", "ConvTranspose"), attention=True, depthwise=True, sensitive=True, min_channels=0
+        ops=("MatMul", "Gemm", "Conv", "ConvTranspose"),
+        attention=True,
+        depthwise=True,
+        sensitive=True,
+        slow=True,
+        min_channels=0,
     )
 
 
 def test_adaptive_fp8_rounds_weights_by_what_layers_put_out() -> None:
     assert differences("fp8-adaptive", "fp8") == {"weights.rounding"}
+
+
+def test_fp8_leaves_out_what_is_slower_in_it_and_another_recipe_does_not() -> None:
+    assert not recipe("fp8").placement.slow
+    assert differences("fp8-convolutions", "fp8-adaptive") == {"placement.slow", "placement.min_channels"}
 
 
 def test_strict_int8_takes_every_layer_and_attention() -> None:

@@ -53,11 +53,20 @@ def test_it_agrees_with_a_build_whose_data_ask_for_nothing(graph: Path, precisio
 
 
 def test_layers_that_stay_wide_say_why(graph: Path) -> None:
-    found = rehearse(model(graph), load(Recipe, content.find("calib", "fp8")))
+    found = rehearse(model(graph), load(Recipe, content.find("calib", "fp8-convolutions")))
     assert (found.name, found.compute, found.quantized) == ("fp8", "fp16", {"Conv": 1})
     reasons = {(group.op, group.precision): group.reason for group in found.wide}
     assert "depthwise" in reasons["Conv", "fp16"] or "groups" in reasons["Conv", "fp16"]
-    assert reasons["MatMul", "fp16"] == "10 output channels, fewer than 32"
+    assert reasons["MatMul", "fp16"] == "10 output channels, fewer than 16"
+
+
+def test_fp8_says_that_convolutions_stay_in_fp16_and_which_precision_is_faster(graph: Path) -> None:
+    found = rehearse(model(graph), load(Recipe, content.find("calib", "fp8")))
+    assert found.quantized == {}
+    assert any("FP8 convolutions take longer than FP16 ones" in group.reason for group in found.wide)
+    [warning] = found.warnings
+    assert warning.startswith("nothing is quantized to fp8: all 2 Conv stay in fp16")
+    assert "--precision int8 is the faster choice" in warning
 
 
 def test_what_stays_fp32_in_a_narrow_network_is_listed_too(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_any_sixteen_channels_or_more(aot: Aot) -> None:
         model.graph.initializer.append(numpy_helper.from_array(weight, name))
     onnx.save(model, aot.folder / "convolutions.onnx")
 
-    (aot.folder / "few.yaml").write_text("extends: fp8\nplacement: {min_channels: 16}\n")
+    (aot.folder / "few.yaml").write_text("extends: fp8\nplacement: {min_channels: 16, slow: true}\n")
 
     options = ("--dim", "batch=1:8:16", "--backend", "tensorrt", "--calibration", "few.yaml", "--json")
     outcome = aot("build", "convolutions.onnx", *options, "-o", "fp8.aot")

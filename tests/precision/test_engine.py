@@ -44,7 +44,7 @@ def network() -> ir.Model:
 def test_tensorrt_rtx_builds_every_precision(precision: str) -> None:
     made = network()
     amax = observe(made, {"x": normal(4, 16, 8, 8)})
-    model, outcome = converted(made, recipe(precision, residual=precision == "int8"), amax)
+    model, outcome = converted(made, recipe(precision, residual=precision == "int8", slow=True), amax)
     assert outcome.ops == {"int8": {"Add": 1, "Conv": 2, "Gemm": 2}, "fp8": {"Conv": 2, "Gemm": 2}}.get(precision, {})
 
     build(model)
@@ -53,8 +53,17 @@ def test_tensorrt_rtx_builds_every_precision(precision: str) -> None:
 def test_tensorrt_rtx_builds_fp8_convolutions_of_any_sixteen_channels_or_more() -> None:
     body = "g (float[4, 24, 8, 8] x) => (float[4, 40, 8, 8] y) { h = Conv(x, w)  r = Relu(h)  y = Conv(r, v) }"
     made = graph(body, w=normal(17, 24, 1, 1), v=normal(40, 17, 1, 1))
-    model, outcome = converted(made, "fp8", observe(made, {"x": normal(4, 24, 8, 8)}))
+    model, outcome = converted(made, recipe("fp8", slow=True), observe(made, {"x": normal(4, 24, 8, 8)}))
     assert outcome.ops == {"Conv": 2}
+    build(model)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(40, 360), (120, 66), (17, 33)])
+def test_tensorrt_rtx_builds_fp8_products_of_sizes_that_sixteen_does_not_divide(inputs: int, outputs: int) -> None:
+    body = f"g (float[8, 16, {inputs}] x) => (float[8, 16, {outputs}] y) {{ y = MatMul(x, w) }}"
+    made = graph(body, w=normal(inputs, outputs))
+    model, outcome = converted(made, recipe("fp8", slow=True), {"x": 3.0, "y": 3.0})
+    assert outcome.ops == {"MatMul": 1}
     build(model)
 
 

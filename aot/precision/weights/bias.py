@@ -1,7 +1,12 @@
-"""Bias correction: what rounding its weights adds to a layer's output on average is taken out through the bias.
+"""Bias correction: what rounding adds to a layer's output on average is taken out through the bias.
 
-The output of a layer whose weight W became Q(W) is off by (Q(W) - W) x; on average over x that is
-(Q(W) - W) E[x], one number an output channel (arXiv 1906.04721, 4.2), which its bias takes back.
+The output of a layer whose weight W became Q(W), and whose input x became Q(x), is off by Q(W) Q(x) - W x; on average
+over x that is
+
+    (Q(W) - W) E[x] + Q(W) E[Q(x) - x],
+
+one number an output channel, which its bias takes back. The first part is that of arXiv 1906.04721, 4.2; the second
+comes from the histograms of the input's channels (`activations.py`).
 """
 
 from __future__ import annotations

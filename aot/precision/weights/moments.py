@@ -20,9 +20,9 @@ from aot.precision.weights.absorb import Array
 from aot.precision.weights.layers import window
 
 
-def means(channels: Channels, layer: Layer, shape: tuple[int, ...]) -> Array:
-    """[groups, inputs x window], the mean of what each weight of shape `shape` is multiplied with."""
-    return np.repeat(channels.mean.reshape(layer.groups, -1), window(layer, shape), axis=1)
+def spread(each: Array, layer: Layer, shape: tuple[int, ...]) -> Array:
+    """[groups, inputs x window], one number a channel of the input as one a weight of shape `shape`."""
+    return np.repeat(each.reshape(layer.groups, -1), window(layer, shape), axis=1)
 
 
 def mean_squares(channels: Channels) -> Array:
@@ -34,7 +34,7 @@ def mean_squares(channels: Channels) -> Array:
 
 def squares(channels: Channels, layer: Layer, shape: tuple[int, ...]) -> Array:
     """[groups, inputs x window], the mean square of what each weight is multiplied with."""
-    return np.repeat(mean_squares(channels).reshape(layer.groups, -1), window(layer, shape), axis=1)
+    return spread(mean_squares(channels), layer, shape)
 
 
 def second(channels: Channels, layer: Layer, shape: tuple[int, ...]) -> Array | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +16,10 @@ from aot.precision.formats import Float, Quantized
 from aot.precision.layers import Layer, describe
 from aot.precision.scales import Grain, stored, weight_scales
 from aot.precision.weights.absorb import Array
+from aot.precision.weights.activations import mean_errors, resting
 from aot.precision.weights.bias import correct
 from aot.precision.weights.layers import contraction, matrices, weight_of
-from aot.precision.weights.moments import means, second, squares
+from aot.precision.weights.moments import second, spread, squares
 from aot.precision.weights.rounding import round_adaptively
 from aot.precision.weights.seen import Seen
 from aot.precision.weights.work import Work
@@ -27,17 +29,18 @@ _NO_MATRIX = "its weight is no matrix over the channels of its input"
 
 @dataclass(frozen=True)
 class Read:
-    """A layer and the value that it multiplies its weight with."""
+    """A layer and the value that it multiplies its weight with. scale: of the value, None where it is not rounded."""
 
     layer: Layer
     value: ir.Value | None
+    scale: float | None = None
 
     @classmethod
-    def of(cls, node: ir.Node) -> Read:
-        """Of a node that still reads both."""
+    def of(cls, node: ir.Node, scales: Mapping[tuple[ir.Node, int], float | None]) -> Read:
+        """Of a node that still reads both. scales: of the values that are rounded, by node and input."""
         layer = describe(node)
         assert layer is not None
-        return cls(layer, node.inputs[layer.activation])
+        return cls(layer, node.inputs[layer.activation], scales.get((node, layer.activation)))
 
 
 class Rounds:
@@ -80,7 +83,7 @@ class Rounds:
         if self.options.rounding == "adaptive":
             values = self._adaptive(array, scales, grain, read.layer, channels)
         if self.options.bias_correction:
-            self._correct(array, scales, grain, values, read.layer, channels, alone)
+            self._correct(array, scales, grain, values, read, channels, alone)
         return scales, values
 
     def _importance(self, array: Array, layer: Layer, channels: Channels | None) -> Array | None:
@@ -117,10 +120,11 @@ class Rounds:
         scales: Array,
         grain: Grain,
         values: np.ndarray | None,
-        layer: Layer,
+        read: Read,
         channels: Channels | None,
         alone: bool,
     ) -> None:
+        layer = read.layer
         name = str(layer.node.name)
         if matrices(array, layer) is None:
             self.bias.left[name] = _NO_MATRIX
@@ -132,11 +136,20 @@ class Rounds:
             self.bias.left[name] = "its weight is shared by layers with other inputs"
             return
         values = stored(array, scales, grain, self.form) if values is None else values
-        error = matrices(values.astype(np.float32) * grain.spread(scales, array.ndim) - array, layer)
-        assert error is not None
-        shift = np.einsum("goi,gi->go", error.astype(np.float64), means(channels, layer, array.shape))
-        why = correct(layer, shift.reshape(-1))
+        kept = values.astype(np.float32) * grain.spread(scales, array.ndim)
+        shift = self._product(kept - array, layer, channels.mean)
+        if read.scale is not None and self.seen is not None and (tensor := self.seen.tensor(read.value)) is not None:
+            rest = resting(read.value, len(channels.amax))
+            shift = shift + self._product(kept, layer, mean_errors(tensor, read.scale, self.form, rest))
+        why = correct(layer, shift)
         if why is None:
             self.bias.done.append(name)
         else:
             self.bias.left[name] = why
+
+    def _product(self, weight: Array, layer: Layer, inputs: Array) -> Array:
+        """[outputs], float64: what the weight makes of one value a channel, [C]."""
+        matrix = matrices(weight, layer)
+        assert matrix is not None
+        found: Array = np.einsum("goi,gi->go", matrix.astype(np.float64), spread(inputs, layer, weight.shape))
+        return found.reshape(-1)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from aot.precision.formats import INT8, Quantized
 from aot.precision.weights.absorb import along
 from aot.precision.weights.divided import divided
-from aot.statistics import Statistics
+from aot.statistics import Statistics, Tensor
 
 if TYPE_CHECKING:
     from aot.calibrator import Calibrator
@@ -24,7 +24,7 @@ _STEPS = 1 << 12
 
 
 class Seen:
-    """statistics: as they are now. amax: as the calibrator chose it from them."""
+    """statistics: as they are now. amax: as the calibrator chose it from them. form: what it was chosen for."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Seen:
         self.statistics = Statistics(dict(statistics.tensors), dict(statistics.alias), dict(statistics.provenance))
         self.amax = dict(amax)
         self._calibrator = calibrator
-        self._form = form
+        self.form = form
 
     def channels(self, value: ir.Value | None, axis: int) -> Channels | None:
         """What was seen of the channels along `axis` of a value; None where they were not looked at."""
@@ -48,6 +48,10 @@ class Seen:
         if found is None or found.axis % rank != axis % rank or not found.rows:
             return None
         return found
+
+    def tensor(self, value: ir.Value | None) -> Tensor | None:
+        """All that was seen of a value."""
+        return self.statistics.get(str(value.name)) if value is not None else None
 
     def weighted(self, value: ir.Value) -> bool:
         """Whether a histogram was kept in which channels have weights."""
@@ -88,4 +92,4 @@ class Seen:
                 chosen = choice is not None and changed.histogram is not None and applies(choice, changed)
                 # What was cut off stays cut off in proportion where nothing can choose anew.
                 ratio = self.amax[name] / tensor.amax if tensor.amax else 1.0
-                self.amax[name] = choice.amax(changed, self._form) if chosen and choice else changed.amax * ratio
+                self.amax[name] = choice.amax(changed, self.form) if chosen and choice else changed.amax * ratio

@@ -122,7 +122,10 @@ def arguments(plugin: Plugin, given: Sequence[Any]) -> tuple[dict[str, Any], dic
     count = len(plugin.schema.inputs)
     inputs = {one.name: value for one, value in zip(plugin.schema.inputs, given[:count], strict=True)}
     attributes = {one.name: one.default for one in plugin.schema.attributes}
-    attributes.update(zip(attributes, given[count:], strict=False))
+    attributes.update(
+        (name, tuple(value) if isinstance(value, list) else value)
+        for name, value in zip(attributes, given[count:], strict=False)
+    )
     return inputs, attributes
 
 

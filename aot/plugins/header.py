@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aot.errors import PluginError
-from aot.plugins.schema import ATTRIBUTES as ATTRIBUTE_TYPES
-from aot.plugins.schema import Attribute, Schema, parse, parse_types
+from aot.plugins.schema import Attribute, Schema, parse, parse_types, valued
 
 DATA = {
     "NAME": str, "SCHEMA": str, "TYPES": dict, "SHAPES": dict, "SIZES": dict, "ATTRIBUTES": dict, "CASES": list,
@@ -232,9 +231,6 @@ def _cases(
                 f"CASES: {case!r} does not give {', '.join(sorted(wanted))}, with other attributes at most",
                 fix="a dict: name of a size or attribute -> value; '...' -> a tuple of leading axes",
             )
-        for one in schema.attributes:
-            if one.name in case:
-                _check_value("CASES", one, case[one.name])
         for name in wanted & named_sizes:
             size = case[name]
             right = isinstance(size, tuple | list) if name == REST else type(size) is int and size >= 0
@@ -242,13 +238,18 @@ def _cases(
                 raise PluginError(
                     f"CASES: the size '{name}' is {size!r}", fix="an integer; of '...' a tuple of integers"
                 )
-    return tuple(given)
+    kinds = {one.name: one for one in schema.attributes}
+    return tuple(
+        {name: _value("CASES", kinds[name], value) if name in kinds else value for name, value in case.items()}
+        for case in given
+    )
 
 
-def _check_value(part: str, attribute: Attribute, value: Any) -> None:
-    wanted = ATTRIBUTE_TYPES[attribute.kind]
-    if type(value) is not wanted and not (wanted is float and type(value) is int):
+def _value(part: str, attribute: Attribute, value: Any) -> Any:
+    found = valued(attribute, value)
+    if found is None:
         raise PluginError(f"{part}: '{attribute.name}' is {value!r}, and SCHEMA says {attribute.kind}")
+    return found
 
 
 def _space(given: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
@@ -268,9 +269,8 @@ def _attributes(given: Mapping[str, Any], schema: Schema) -> dict[str, tuple[Any
     for one in schema.attributes:
         if one.default is None and not given.get(one.name):
             raise PluginError(f"SCHEMA: '{one.name}' has no default, so ATTRIBUTES must give a value to check with")
-    for name, values in given.items():
-        for value in values:
-            _check_value("ATTRIBUTES", known[name], value)
-    found = {name: tuple(values) for name, values in given.items()}
+    found = {
+        name: tuple(_value("ATTRIBUTES", known[name], value) for value in values) for name, values in given.items()
+    }
     found.update({one.name: (False, True) for one in known.values() if one.kind == "bool" and one.name not in found})
     return found

@@ -52,7 +52,7 @@ class Plugin(Header):
     def outputs(self, shapes: Mapping[str, Sequence[Any]], attributes: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """The outputs' shapes. Raises PluginError where the function does not give one for each."""
         with self.calling("outputs"):
-            found = self._outputs(Named("input", shapes), Named("attribute", attributes))
+            found = self._outputs(Named("input", shapes), _named(attributes))
         names = [one.name for one in self.schema.outputs]
         if not isinstance(found, list | tuple) or len(found) != len(names):
             count = len(found) if isinstance(found, list | tuple) else type(found).__name__
@@ -71,7 +71,7 @@ class Plugin(Header):
     ) -> Launch:
         """How the kernel is launched; grid of three axes. Raises PluginError for what the kernel does not take."""
         with self.calling("launch"):
-            made = self._launch(Named("input", shapes), Named("attribute", attributes), dict(config))
+            made = self._launch(Named("input", shapes), _named(attributes), dict(config))
         if not isinstance(made, Launch) or not 1 <= len(made.grid) <= 3:
             raise self.error(f"launch gives {made!r}, not a Launch with a grid of 1 to 3 axes", "launch")
         with self.calling("launch"):
@@ -102,7 +102,7 @@ class Plugin(Header):
         if self._sample is None:
             return inputs
         with self.calling("sample"):
-            made = self._sample(inputs, Named("attribute", attributes))
+            made = self._sample(inputs, _named(attributes))
         if not isinstance(made, dict):
             raise self.error(f"sample gives {type(made).__name__}, not the inputs", "sample", "return inputs")
         return made
@@ -142,6 +142,11 @@ class Plugin(Header):
         wanted = " ".join(map(str, self.shapes[name]))
         said = f"'{name}' has the shape {_text(shape)}, and SHAPES says [{wanted}]"
         return self.error(f"{said}; {why}" if why else said, "SHAPES")
+
+
+def _named(attributes: Mapping[str, Any]) -> Named:
+    """Attributes as `outputs`, `launch` and `sample` get them: what was a tuple may have been JSON in between."""
+    return Named("attribute", {k: tuple(v) if isinstance(v, list) else v for k, v in attributes.items()})
 
 
 def _may_be_same(a: Any, b: Any) -> bool:

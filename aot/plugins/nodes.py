@@ -98,7 +98,7 @@ def _check_form(header: Header, node: ir.Node) -> None:
             names = ", ".join(one.name for one in declared)
             raise PluginError(f"it has {count} {what}, and SCHEMA {len(declared)}: {names}")
     kinds = {one.name: one.kind for one in schema.attributes}
-    wanted = {"str": ir.AttributeType.STRING, "float": ir.AttributeType.FLOAT}
+    wanted = {"str": ir.AttributeType.STRING, "float": ir.AttributeType.FLOAT, "int[]": ir.AttributeType.INTS}
     for name, attribute in node.attributes.items():
         if name not in kinds:
             raise PluginError(f"it has an attribute '{name}', and SCHEMA {', '.join(kinds) or 'none'}")
@@ -112,6 +112,8 @@ def _check_form(header: Header, node: ir.Node) -> None:
 def _value(kind: str, attribute: ir.Attr) -> Any:
     if kind == "str":
         return attribute.as_string()
+    if kind == "int[]":
+        return tuple(attribute.as_ints())
     return attribute.as_float() if kind == "float" else {"int": int, "bool": bool}[kind](attribute.as_int())
 
 

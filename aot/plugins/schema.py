@@ -4,7 +4,11 @@
     TYPES = {"T": "float32 float16 bfloat16"}
 
 A tensor is declared with its dtype, or with a name from TYPES that stands for one of several, the same wherever the
-name occurs. Attributes are int, float, bool or str, and follow the tensors. An output's dtype follows from the inputs'.
+name occurs. Attributes are int, float, bool, str or int[], a tuple of integers (`int[] strides=[1, 1]`), and follow the
+tensors. An output's dtype follows from the inputs'.
+
+No input may be left out: an engine gives a plugin every input that it declares. A bias that a layer has not got is
+zeros, a mask is ones; or the op without it is a plugin of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from aot.errors import PluginError
 DTYPES = (
     "float32", "float16", "bfloat16", "float8_e4m3fn", "int8", "uint8", "int32", "int64", "bool",
 )  # fmt: skip
-ATTRIBUTES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
+ATTRIBUTES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str, "int[]": tuple}
 NODE_TYPES = "aot.plugin.types"
 """Metadata of an ONNX node: the dtypes that each input and then each output may have, `float32 float16;float32`."""
 ONNX_TYPES = {
@@ -34,10 +38,11 @@ TENSORRT_TYPES = {
     "int32": "INT32", "int64": "INT64", "bool": "BOOL",
 }  # fmt: skip
 """A dtype as TensorRT's DataType names it."""
-Value = int | float | bool | str
+Value = int | float | bool | str | tuple[int, ...]
 
 _FORM = re.compile(r"\s*\((?P<given>.*)\)\s*->\s*(?P<made>.*\S)\s*", re.S)
-_ARGUMENT = re.compile(r"(?P<kind>\w+)\s+(?P<name>[A-Za-z_]\w*)\s*(?:=\s*(?P<default>.+))?", re.S)
+_ARGUMENT = re.compile(r"(?P<kind>\w+(?:\[\])?\??)\s+(?P<name>[A-Za-z_]\w*)\s*(?:=\s*(?P<default>.+))?", re.S)
+_COMMA = re.compile(r",(?![^\[]*\])")  # not within [1, 1]
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,21 @@ class Schema:
 
 
 def _literal(value: Value) -> str:
+    if isinstance(value, tuple):
+        return str(list(value))
     return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def valued(attribute: Attribute, value: Any) -> Value | None:
+    """What is given for an attribute as its kind has it, integers for floats and lists for tuples taken; None for
+    anything else."""
+    wanted = ATTRIBUTES[attribute.kind]
+    if wanted is tuple:
+        right = isinstance(value, list | tuple) and all(type(one) is int for one in value)
+        return tuple(value) if right else None
+    if wanted is float and type(value) is int:
+        return float(value)
+    return value if type(value) is wanted else None
 
 
 def parse_types(types: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -146,10 +165,15 @@ def parse(text: str, types: Mapping[str, tuple[str, ...]]) -> Schema:
 
 
 def _arguments(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    return [part.strip() for part in _COMMA.split(text) if part.strip()]
 
 
 def _unreadable(argument: str, types: Mapping[str, tuple[str, ...]]) -> PluginError:
+    if "?" in argument.partition("=")[0]:
+        return PluginError(
+            f"SCHEMA: '{argument}' may be left out, and an engine gives a plugin every input that it declares",
+            fix="take a tensor that changes nothing, zeros for a bias, or make the op without it a plugin of its own",
+        )
     kinds = ", ".join([*types, *DTYPES, *ATTRIBUTES])
     return PluginError(f"SCHEMA: '{argument}' is not KIND NAME", fix=f"KIND is one of {kinds}")
 
@@ -157,16 +181,14 @@ def _unreadable(argument: str, types: Mapping[str, tuple[str, ...]]) -> PluginEr
 def _default(match: re.Match[str]) -> Value | None:
     if match["default"] is None:
         return None
-    wanted = ATTRIBUTES[match["kind"]]
     try:
         value: Any = ast.literal_eval(match["default"].strip())
     except (ValueError, SyntaxError):
         value = None
-    if wanted is float and type(value) is int:
-        value = float(value)
-    if type(value) is not wanted:
+    found = valued(Attribute(match["name"], match["kind"]), value)
+    if found is None:
         raise PluginError(f"SCHEMA: the default of '{match['name']}' is not {match['kind']}: {match['default']}")
-    return wanted(value)  # type: ignore[no-any-return]
+    return found
 
 
 def _outputs(text: str, types: Mapping[str, tuple[str, ...]]) -> list[Tensor]:

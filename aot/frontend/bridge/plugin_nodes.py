@@ -31,6 +31,7 @@ _KINDS = {
     "float": onnx.defs.OpSchema.AttrType.FLOAT,
     "bool": onnx.defs.OpSchema.AttrType.INT,
     "str": onnx.defs.OpSchema.AttrType.STRING,
+    "int[]": onnx.defs.OpSchema.AttrType.INTS,
 }
 # Sizes to export with: none of them 0 or 1, which torch takes for constants, and no two the same.
 _EXAMPLES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
@@ -141,7 +142,7 @@ def _translation(plugin: Plugin | None) -> Callable[..., Any]:
             inspect.Parameter(
                 one.name,
                 positional,
-                annotation=ATTRIBUTES[one.kind],
+                annotation=Sequence[int] if one.kind == "int[]" else ATTRIBUTES[one.kind],
                 default=inspect.Parameter.empty if one.default is None else one.default,
             )
             for one in schema.attributes

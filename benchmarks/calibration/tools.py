@@ -50,10 +50,10 @@ def _forward() -> Run:
     return run
 
 
-def _aot(recipe: str, calibrator: str | None = None, *, strict: bool = True, channels: int | None = None) -> Run:
+def _aot(recipe: str, calibrator: str | None = None, *, strict: bool = True) -> Run:
     """`aot quantize` without its comparison, which the others do not make. calibrator: in the place of the recipe's,
     and nothing is done to weights but rounding them, as the others have it. strict: False lets what no kernel takes
-    stay wide, where the recipe refuses the model. channels: `placement.min_channels` in the place of the recipe's.
+    stay wide, where the recipe refuses the model.
     """
     from aot import content
     from aot.config import Recipe, Weights, load
@@ -67,9 +67,6 @@ def _aot(recipe: str, calibrator: str | None = None, *, strict: bool = True, cha
         chosen = chosen.model_copy(update={"calibrator": calibrator, "weights": Weights()})
     if not strict:
         chosen = chosen.model_copy(update={"strict": False})
-    if channels is not None:
-        placement = chosen.placement.model_copy(update={"min_channels": channels})
-        chosen = chosen.model_copy(update={"placement": placement})
 
     def run(file: Path, batches: Path, target: Path) -> float:
         done = quantize_file(file, target, chosen, data=str(batches), compare=False)
@@ -217,8 +214,8 @@ JUDGED: dict[str, Tool] = {
     "modelopt-int8-max": TIMED["modelopt-max"],
     "modelopt-int8-entropy": TIMED["modelopt-entropy"],
     "aot-fp8": Tool("fp8", partial(_aot, "fp8")),
-    "aot-fp8-16": Tool("fp8", partial(_aot, "fp8", channels=16)),
     "aot-fp8-adaptive": Tool("fp8", partial(_aot, "fp8-adaptive")),
+    "aot-fp8-convolutions": Tool("fp8", partial(_aot, "fp8-convolutions")),
     "aot-fp8-all": Tool("fp8", partial(_aot, "fp8-strict", strict=False)),
     "modelopt-fp8-max": TIMED["modelopt-fp8"],
     "modelopt-fp8-entropy": Tool("fp8", partial(_modelopt, "fp8", "entropy"), apart=True),

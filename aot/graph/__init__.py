@@ -30,7 +30,7 @@ from aot import origins
 from aot.graph.constants import lift_constants, read_small
 from aot.graph.dims import named_inputs
 from aot.graph.shapes import complete, infer_shapes
-from aot.graph.state import STATE, State, inner_graphs
+from aot.graph.state import STATE, State, inner_graphs, walk
 from aot.origins import Origin
 
 __all__ = [
@@ -210,14 +210,56 @@ def _timed(one: Pass, applied: Applied, state: State, watch: Watch | None) -> St
 def _tidied(before: State) -> State:
     """The state of the model after a change, once what nothing reads is gone and what is new is complete."""
     model = before.model
-    drop_unread(model.graph)
-    after = State.of(model, inferred=before.inferred)
+    if before.tidy:
+        _drop_unread_since(before)
+    else:
+        drop_unread(model.graph)
+    after = State.of(model, inferred=before.inferred, before=before)
+    if before.tidy and any([_is_unread(node) for node in after.new]):
+        drop_unread(model.graph)
+        after = State.of(model, inferred=before.inferred, before=before)
+    after.tidy = True
     changed = after.changed(before)
-    if any([origins.of(node) is not None for node in before.nodes]):
+    if any([node.metadata_props and origins.of(node) is not None for node in before.nodes]):
         origins.inherit(model, _Origins(before), changed)
     if after.inferred:
         complete(after, changed)
     return after
+
+
+def _drop_unread_since(before: State) -> None:
+    """As `drop_unread`, of a graph of which `before` held nothing that is not read: only what lost a reader is asked,
+    and the initializers that are new."""
+    asked = [value for node, read in before.read.items() if node.inputs is not read for value in read]
+    for at in before.graphs.values():
+        asked += [before.values[key] for key in at.outputs if key]
+    while asked:
+        value = asked.pop()
+        node = value.producer() if value is not None else None
+        if node is None:
+            if value is not None:
+                _drop_initializer(value)
+        elif node.graph is not None and _is_unread(node):
+            asked += node.inputs
+            for body in inner_graphs(node.attributes.data.values()):
+                asked += [value for inner in walk(body, everywhere=True) for value in inner.inputs]
+            discard(node)
+    known, initializers = before.values, before.model.graph.initializers
+    for value in [value for name, value in initializers.data.items() if known.get(name) is not value]:
+        _drop_initializer(value)
+
+
+def _drop_initializer(value: ir.Value) -> bool:
+    """Remove an initializer that nothing reads; whether it was one."""
+    if value.uses() or not value.is_initializer() or value.is_graph_output() or value.is_graph_input():
+        return False
+    assert value.graph is not None
+    del value.graph.initializers[value.name or ""]
+    return True
+
+
+def _is_unread(node: ir.Node) -> bool:
+    return not any([value.uses() or value.is_graph_output() for value in node.outputs])
 
 
 class _Origins(Mapping[str, Origin]):
@@ -253,11 +295,7 @@ def drop_unread(graph: ir.Graph) -> int:
         held = node.attributes.data
         for body in inner_graphs(held.values()) if held else ():
             removed += drop_unread(body)
-    for name, value in tuple(graph.initializers.data.items()):
-        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
-            del graph.initializers[name]
-            removed += 1
-    return removed
+    return removed + sum([_drop_initializer(value) for value in tuple(graph.initializers.data.values())])
 
 
 def discard(node: ir.Node) -> None:

@@ -6,12 +6,19 @@ import math
 from collections import defaultdict
 from collections.abc import Collection
 
+import numpy as np
 import onnx_ir as ir
 
 from aot.graph.state import walk
 
 _SMALL = 1 << 12
 """Elements."""
+_READABLE = {
+    kind.value: kind.numpy().newbyteorder("<")
+    for kind in ir.DataType
+    if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING) and kind.bitwidth >= 8
+}
+"""The types of whole bytes, by their number in the format, as arrays have them."""
 
 
 def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
@@ -24,11 +31,13 @@ def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
 
 
 def lift_constants(model: ir.Model) -> int:
-    """Make initializers of the main graph of what Constant nodes and the initializers of bodies hold; returns how many.
+    """Make initializers of the main graph of what Constant nodes and the initializers of bodies hold; returns how many
+    there were. Small ones that hold the same become one.
 
     Constants of strings, and those that are an output of a graph, stay.
     """
-    lifted = 0
+    lifted, read = 0, _Reading()
+    shared: dict[ir.TensorProtocol, ir.Value] = {}
     removed: defaultdict[ir.Graph, list[ir.Node]] = defaultdict(list)
     for node in walk(model.graph):
         assert node.graph is not None
@@ -40,8 +49,11 @@ def lift_constants(model: ir.Model) -> int:
             continue
         if "value" not in node.attributes.data:
             tensor = ir.Tensor(tensor.numpy())  # what the attributes for single numbers hold lacks a proper shape
-        tensor = _read(tensor)
-        node.outputs[0].replace_all_uses_with(initializer(model, node.outputs[0].name or "constant", tensor))
+        tensor = read(tensor)
+        value = shared.get(tensor)
+        if value is None:
+            value = shared[tensor] = initializer(model, node.outputs[0].name or "constant", tensor)
+        node.outputs[0].replace_all_uses_with(value)
         removed[node.graph].append(node)
     for graph, nodes in removed.items():
         graph.remove(nodes, safe=True)
@@ -81,15 +93,32 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 def read_small(model: ir.Model) -> None:
     """Take small constants out of the messages that a file was parsed to, which parse and copy them at every access."""
+    read = _Reading()
     for value in model.graph.initializers.data.values():
         if value.const_value is not None:
-            value.const_value = _read(value.const_value)
+            value.const_value = read(value.const_value)
 
 
-def _read(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    if not isinstance(tensor, ir.serde.TensorProtoTensor):
-        return tensor
-    raw, dtype = tensor.raw, tensor.dtype
-    if math.prod(raw.dims) > _SMALL or dtype == ir.DataType.STRING or dtype.bitwidth < 8:
-        return tensor
-    return ir.Tensor(tensor.numpy(), dtype, name=raw.name, doc_string=raw.doc_string)
+class _Reading:
+    """Small constants as arrays; those of the same type, shape and bytes are the same tensor."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], ir.TensorProtocol] = {}
+
+    def __call__(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        """The tensor itself where it is large, no message, or of strings or parts of bytes."""
+        if not isinstance(tensor, ir.serde.TensorProtoTensor):
+            return tensor
+        raw = tensor.raw
+        dims, dtype = tuple(raw.dims), _READABLE.get(raw.data_type)
+        if dtype is None or math.prod(dims) > _SMALL:
+            return tensor
+        if not raw.HasField("raw_data"):
+            return ir.Tensor(tensor.numpy(), tensor.dtype, name=raw.name, doc_string=raw.doc_string)
+        contents = raw.raw_data
+        key = dtype, dims, contents, raw.doc_string
+        found = self._known.get(key)
+        if found is None:
+            array = np.frombuffer(contents, dtype).reshape(dims)
+            found = self._known[key] = ir.Tensor(array, tensor.dtype, name=raw.name, doc_string=raw.doc_string)
+        return found

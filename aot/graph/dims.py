@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 
 import onnx_ir as ir
@@ -60,13 +61,14 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
 def _rename(model: ir.Model, names: Mapping[str, str]) -> None:
     """Put other names in the place of some, also where they stand in expressions such as `64*S`."""
 
+    @cache  # few texts, each at many places
     def renamed(text: str) -> str:
         return _NAME.sub(lambda found: names.get(found[0], found[0]), text)
 
     for value in _values(model) if names else ():
         shape = value.shape
-        if shape is None or all([isinstance(size, int) for size in shape]):
-            continue
-        sizes = [size if isinstance(size, int) or size.value is None else renamed(size.value) for size in shape]
-        if sizes != shape:
-            value.shape = ir.Shape(sizes)
+        told = [] if shape is None else [size.value for size in shape if not isinstance(size, int) and size.value]
+        if shape is not None and any([renamed(text) != text for text in told]):
+            value.shape = ir.Shape(
+                [size if isinstance(size, int) or not size.value else renamed(size.value) for size in shape]
+            )

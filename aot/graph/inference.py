@@ -155,7 +155,9 @@ def holds_whole(state: State, nodes: Iterable[ir.Node]) -> bool:
 def is_long(value: ir.Value) -> bool:
     """Whether a vector is too long for its contents to be followed."""
     shape = value.shape
-    return shape is not None and len(shape) == 1 and isinstance(shape[0], int) and shape[0] > _LONG
+    if shape is None or len(shape) != 1:
+        return False
+    return isinstance(shape[0], int) and shape[0] > _LONG
 
 
 def made_up(name: str | None) -> bool:
@@ -167,7 +169,7 @@ class Symbols:
     """Names of dims: those of the values in question stay; those that an inference made up become unlike all others."""
 
     def __init__(self, state: State, keys: Iterable[str]) -> None:
-        self._model = state.model
+        self._state = state
         self._new: dict[str, str] = {}
         self.old = {name for key in keys for name in _names(state.values[key])}
 
@@ -180,14 +182,14 @@ class Symbols:
         if name in self.old:
             return name
         if name not in self._new:
-            self._new[name] = new_dim(self._model)
+            self._new[name] = new_dim(self._state)
         return self._new[name]
 
 
-def new_dim(model: ir.Model) -> str:
-    """A made-up name that no dim of the model has."""
+def new_dim(state: State) -> str:
+    """A made-up name that no dim of the model has. state: its present one, or one of which it was made since."""
+    model = state.model
     if _COUNTER not in model.meta:
-        state = State.of(model)
         numbers = [name.removeprefix("unk__") for value in state.values.values() for name in _names(value)]
         model.meta[_COUNTER] = 1 + max([int(number) for number in numbers if number.isdecimal()], default=-1)
     model.meta[_COUNTER] += 1

@@ -7,7 +7,7 @@ over the output of another, and its name, makes the same value, whatever object 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,7 +45,8 @@ class State:
     nodes: in the order of the graph, those of a body behind the node that holds it. values: by key. constants: what
     the initializers hold. maker: the node that makes a value. bodies: what the nodes hold that hold any. visible: the
     nodes that passes see; ops: those of the standard domain by op type, behind their places among all. opsets: the
-    version of each domain. inferred: whether dtypes and shapes were asked for.
+    version of each domain. read: what each node reads, as values. new: the nodes that an earlier state has not.
+    inferred: whether dtypes and shapes were asked for. tidy: whether what nothing reads was removed.
     """
 
     model: ir.Model
@@ -58,19 +59,29 @@ class State:
     bodies: dict[ir.Node, tuple[ir.Graph, ...]] = field(default_factory=dict)
     visible: list[ir.Node] = field(default_factory=list)
     ops: dict[str, list[tuple[int, ir.Node]]] = field(default_factory=dict)
+    read: dict[ir.Node, Sequence[ir.Value | None]] = field(default_factory=dict)
+    new: list[ir.Node] = field(default_factory=list)
     inferred: bool = False
+    tidy: bool = False
 
     @classmethod
-    def of(cls, model: ir.Model, *, inferred: bool = False) -> State:
-        """The state of the main graph and its bodies."""
+    def of(cls, model: ir.Model, *, inferred: bool = False, before: State | None = None) -> State:
+        """The state of the main graph and its bodies. before: an earlier one, of which what is the same is taken."""
         state = cls(model, dict(model.opset_imports), inferred=inferred)
-        state._take(model.graph, None, "", {None: ""}, True)
+        state._take(model.graph, None, "", {None: ""}, True, before or state)
         return state
 
     def _take(
-        self, graph: ir.Graph, holder: ir.Node | None, place: str, keys: dict[ir.Value | None, str], visible: bool
+        self,
+        graph: ir.Graph,
+        holder: ir.Node | None,
+        place: str,
+        keys: dict[ir.Value | None, str],
+        visible: bool,
+        before: State,
     ) -> None:
-        values, taken, maker, ops = self.values, self.nodes, self.maker, self.ops
+        values, taken, maker, ops, earlier = self.values, self.nodes, self.maker, self.ops, before.nodes
+        read_by, seen = self.read, self.visible
 
         def key(value: ir.Value | None) -> str:
             known = keys.get(value)
@@ -85,17 +96,18 @@ class State:
                 values[found] = value
             return found
 
-        inputs = tuple([key(value) for value in graph.inputs])
+        inputs = tuple([key(value) for value in graph.inputs[:]])
         constants = tuple([key(value) for value in graph.initializers.data.values()])
         for name in constants:
             self.constants[name] = values[name].const_value
         nodes = tuple(graph)
         for node in nodes:
             domain, op = node.domain, node.op_type
+            read_by[node] = given = node.inputs
             try:
-                read = tuple([keys[value] for value in node.inputs])
+                read = tuple([keys[value] for value in given])
             except KeyError:  # made further behind
-                read = tuple([key(value) for value in node.inputs])
+                read = tuple([key(value) for value in given])
             made = []
             for value in node.outputs:
                 own = value.name
@@ -108,20 +120,26 @@ class State:
                 made.append(found)
             held = node.attributes.data
             attributes = tuple(held.values()) if held else ()
-            taken[node] = NodeState((domain, op, node.overload), attributes, read, tuple(made), graph)
+            is_called, outputs, was = (domain, op, node.overload), tuple(made), earlier.get(node)
+            if was is not None and was == (is_called, attributes, read, outputs, graph):
+                taken[node], inner = was, before.bodies.get(node)
+            else:
+                taken[node] = NodeState(is_called, attributes, read, outputs, graph)
+                inner = tuple(inner_graphs(attributes)) if attributes else None
+                if was is None:
+                    self.new.append(node)
             if visible:
-                self.visible.append(node)
+                seen.append(node)
                 if not domain:
                     if op in ops:
                         ops[op].append((len(taken), node))
                     else:
                         ops[op] = [(len(taken), node)]
-            inner = inner_graphs(attributes) if attributes else None
             if inner:
-                self.bodies[node] = tuple(inner)
+                self.bodies[node] = inner
                 for body in inner:
-                    self._take(body, node, _place(self.model, body), keys, visible and op in CONTROL)
-        outputs = tuple([key(value) for value in graph.outputs])
+                    self._take(body, node, _place(self.model, body), keys, visible and op in CONTROL, before)
+        outputs = tuple([key(value) for value in graph.outputs[:]])
         self.graphs[graph] = GraphState(inputs, outputs, constants, nodes, holder)
 
     def changed(self, before: State) -> list[ir.Node]:
@@ -130,9 +148,11 @@ class State:
         A constant that was none is something else, under whatever name.
         """
         new = {key for key, tensor in self.constants.items() if before.constants.get(key) is not tensor}
-        return [
-            node for node, at in self.nodes.items() if before.nodes.get(node) != at or not new.isdisjoint(at.inputs)
-        ]
+        changed = [node for node, at in self.nodes.items() if (was := before.nodes.get(node)) is not at and was != at]
+        if not new:
+            return changed
+        found = set(changed)
+        return [node for node, at in self.nodes.items() if node in found or not new.isdisjoint(at.inputs)]
 
     def reads(self, node: ir.Node) -> list[str]:
         """The keys that a node needs from outside: what it reads, and what its bodies capture."""

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph.inference import made_up, new_dim
+from aot.graph.state import STATE
 from aot.passes import _compute_views
 from aot.passes._contents_shapes import SHAPES
 from aot.passes._edit import attribute, dims, tensor
@@ -55,6 +56,10 @@ class Contents:
         if value not in self._held:
             self._held[value] = _initial(value)
         return self._held[value]
+
+    def followed(self, value: ir.Value) -> Array | None:
+        """As `of`, of what a node that was visited makes."""
+        return self._held.get(value)
 
     def hold(self, value: ir.Value, numbers: Array) -> None:
         """Say what a new value holds."""
@@ -125,9 +130,9 @@ class Contents:
             return
         else:
             unknown = [
-                (at, name)
-                for at, name in enumerate(dims(value) or ())
-                if isinstance(name, str) and made_up(name) and name not in self._names
+                (at, size.value)
+                for at, size in enumerate(value.shape)
+                if not isinstance(size, int) and size.value and made_up(size.value) and size.value not in self._names
             ]
         found = infer(self, node) if unknown and infer is not None else None
         if found is not None and len(found) == len(dims(value) or ()):
@@ -139,10 +144,13 @@ class Contents:
 
     def _rename(self, value: ir.Value) -> None:
         """Let a dim that is known to be another one, or a number, say so in the shape."""
-        if value.shape is None or value.is_graph_output():
+        names = self._names
+        if value.shape is None or not any([not isinstance(dim, int) and dim.value in names for dim in value.shape]):
+            return
+        if value.is_graph_output():
             return
         old = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-        new = [self._name(self._names[dim], dim) if isinstance(dim, str) and dim in self._names else dim for dim in old]
+        new = [self._name(names[dim], dim) if isinstance(dim, str) and dim in names else dim for dim in old]
         if new != old:
             value.shape = ir.Shape(new)
 
@@ -154,7 +162,7 @@ class Contents:
         if size.name is not None:
             return size.name
         if size not in self._named:
-            self._named[size] = name if name is not None else new_dim(self._model)
+            self._named[size] = name if name is not None else new_dim(self._model.meta[STATE])
             self._names.setdefault(self._named[size], size)
         return self._named[size]
 

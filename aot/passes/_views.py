@@ -24,7 +24,10 @@ class Size(NamedTuple):
     symbols: tuple[str, ...] = ()
 
     def __mul__(self, other: Size) -> Size:  # type: ignore[override]
-        return Size(self.number * other.number, tuple(sorted((*self.symbols, *other.symbols))))
+        symbols = self.symbols or other.symbols
+        if self.symbols and other.symbols:
+            symbols = tuple(sorted((*self.symbols, *other.symbols)))
+        return Size(self.number * other.number, symbols)
 
     def over(self, other: Size) -> Size | None:
         """The quotient, None where it is not known to be whole."""
@@ -83,8 +86,10 @@ class Layout:
 
     def size(self, dim: Sequence[int]) -> Size:
         """The product of factors."""
-        product = ONE
-        for factor in dim:
+        if not dim:
+            return ONE
+        product = self.sizes[dim[0]]
+        for factor in dim[1:]:
             product *= self.sizes[factor]
         return product
 

@@ -115,18 +115,22 @@ class _Region:
         for value in self.entries():
             alone = not value.is_graph_output() and all(use.node in self.moves for use in value.uses())
             maker = made_by(value, *VIEWS)
-            if maker is not None and chain(maker)[0].inputs[0] in inside:
+            found = chain(maker) if maker is not None else []
+            if found and found[0].inputs[0] in inside:
                 total -= 1  # It left the region, where its views are counted, and comes back through a Transpose.
-            elif self.source(value) is not None and maker is not None:
-                total += self.steps(chain(maker)) - self.steps(chain(maker)[:-1]) if alone else 0
+            elif found and self.source(value) is not None:
+                total += self.steps(found) - self.steps(found[:-1]) if alone else 0
             else:
-                found = chain(maker) if maker is not None and alone else []
+                found = found if alone else []
                 total -= self.steps(found, last=self.back) - self.steps(found) if found else 1
         for value, readers in self.exits():
-            total += sum(
-                self.steps(_onwards(node)) - self.steps(_onwards(node)[1:]) for node in readers if self.undoes(node)
-            )
-            others = [node for node in readers if not self.undoes(node)]
+            others = []
+            for node in readers:
+                if self.undoes(node):
+                    found = _onwards(node)
+                    total += self.steps(found) - self.steps(found[1:])
+                else:
+                    others.append(node)
             found = _onwards(others[0]) if len(readers) == 1 and others and not value.is_graph_output() else []
             if others or value.is_graph_output():
                 total -= self.steps(found, first=self.order) - self.steps(found) if found else 1

@@ -6,7 +6,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from aot.graph import Skip, drop_unread, graph_pass
-from aot.passes._edit import bypass, nodes, refine
+from aot.graph.state import STATE, State
+from aot.passes._edit import bypass, every_node, nodes, refine
 
 
 @graph_pass(
@@ -56,9 +57,13 @@ def _take_over(value: ir.Value, output: ir.Value, node: ir.Node) -> None:
 )
 def drop_dead(model: ir.Model, skip: Skip) -> int:
     """What no output depends on is not computed, nor kept."""
-    removed = drop_unread(model.graph)
+    state: State | None = model.meta.get(STATE)
+    removed = 0 if state is not None and state.tidy else drop_unread(model.graph)
+    if state is not None:
+        state.tidy = True
     if model.functions:
         common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
-    if model.functions or model.opset_imports.keys() != {""}:
+    used = {node.domain for node in every_node(model)}
+    if model.functions or not model.opset_imports.keys() <= used | {""}:
         common.RemoveUnusedOpsetsPass()(model)
     return removed

@@ -22,6 +22,7 @@ GROWTH = 1 << 24
 """Bytes by which the small results may make a model larger, all together."""
 LIMIT = "aot.fold_limit"
 """Where a model (`meta`) says another number than `GROWTH`."""
+_BY_SHAPE = frozenset(("Shape", "Size", "CastLike"))
 _GROWN = "aot.folded"
 """Where a model keeps how much of `GROWTH` is used up."""
 
@@ -74,10 +75,11 @@ class _Folding:
         """Compute the outputs of `node`, if they can be told."""
         if node.domain:
             return
-        found = self._by_shape(node)
+        found = self._by_shape(node) if node.op_type in _BY_SHAPE else None
         if found is None:
-            if not all([value is None or value in self.known or _held(value) is not None for value in node.inputs]):
-                return
+            for value in node.inputs:
+                if value is not None and value not in self.known and _held(value) is None:
+                    return
             if not node.inputs or not foldable(node) or _named(node):
                 return
             found = self._computed(node)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from aot.graph import Skip, graph_pass
 from aot.passes._contents import Contents, Number
 from aot.passes._contents_shapes import target
-from aot.passes._edit import array, attribute, bypass, constant, every_node, nodes, replace, tensor
+from aot.passes._edit import attribute, bypass, constant, every_node, nodes, replace, tensor
 from aot.passes._symbols import Polynomial
 
 _SHAPE_FROM_TO = 15
@@ -77,7 +77,7 @@ def _known(
     known: (graph, dtype, shape, *numbers) -> what holds them. runs: (graph, *numbers) -> the dims of a tensor.
     """
     (value,) = node.outputs
-    held = contents.of(value)
+    held = contents.followed(value)
     if held is None or value.dtype is None or value.is_graph_output():
         return 0
     if not any(isinstance(one, Polynomial) for one in held.flat):
@@ -139,10 +139,10 @@ def _unchanged(node: ir.Node, contents: Contents) -> int:
 
 def _reshape(model: ir.Model, node: ir.Node, contents: Contents, skip: Skip) -> int:
     """Give a Reshape a constant target, or drop it."""
+    if tensor(node.inputs[1]) is not None:
+        return 0
     x = node.inputs[0]
     before, after = contents.dims(x), target(contents, node) or contents.dims(node.outputs[0])
-    if array(node.inputs[1]) is not None:
-        return 0
     if x is None or before is None or after is None:
         skip(node, "the rank of the input or output is not known")
         return 0

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.graph import Skip, graph_pass
-from aot.graph.state import CONTROL, inner_graphs
+from aot.graph.state import CONTROL, STATE, State
 from aot.passes._compute import RANDOM
 from aot.passes._edit import refine, replace
 
@@ -18,7 +18,8 @@ _COMMUTATIVE = frozenset(("Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min
 _SAMPLE = 16
 _SAMPLED = "aot.sample"
 _CHUNK = 1 << 24
-_Key = tuple[Hashable, ...]
+_Known = defaultdict[Hashable, list[ir.Node]]
+"""Nodes by `_alike`."""
 
 
 @graph_pass(
@@ -34,7 +35,7 @@ def share_subexpressions(model: ir.Model, skip: Skip) -> int:
 
     What draws random numbers is not the same twice; ops of other domains are left alone, since they may.
     """
-    return _share_constants(model) + _share_nodes(model.graph, [])
+    return _share_constants(model) + _share_nodes(model.meta[STATE], model.graph, [])
 
 
 def _share_constants(model: ir.Model) -> int:
@@ -42,13 +43,13 @@ def _share_constants(model: ir.Model) -> int:
 
     What a pass makes of weights when the graph is written is not looked at: it would be made for that alone.
     """
-    alike: defaultdict[_Key, list[ir.Value]] = defaultdict(list)
+    alike: defaultdict[Hashable, list[ir.Value]] = defaultdict(list)
     for value in model.graph.initializers.data.values():
         tensor = value.const_value
         if tensor is None or isinstance(tensor, ir.LazyTensor) or tensor.dtype == ir.DataType.STRING:
             continue
         if not value.is_graph_input():
-            alike[tensor.dtype, tuple(tensor.shape.numpy())].append(value)
+            alike[tensor.dtype, *(value.shape or tensor.shape).dims].append(value)
     changed = 0
     for values in alike.values():
         if len(values) == 1:
@@ -103,7 +104,8 @@ def _same_message(a: ir.Value, b: ir.Value) -> bool:
 
 
 def _same_array(a: ir.Value, b: ir.Value) -> bool:
-    return _same_bytes(_array(a), _array(b))
+    one, two = _array(a), _array(b)
+    return one.shape == two.shape and _same_bytes(one, two)
 
 
 def _same_bytes(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
@@ -114,29 +116,36 @@ def _same_bytes(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     return all(_same_bytes(x, y) for x, y in zip(a, b, strict=True))
 
 
-def _share_nodes(graph: ir.Graph, around: Sequence[dict[_Key, ir.Node]]) -> int:
-    known: dict[_Key, ir.Node] = {}
+def _share_nodes(state: State, graph: ir.Graph, around: Sequence[_Known]) -> int:
+    known: _Known = defaultdict(list)
     changed = 0
-    for node in tuple(graph):
-        inner = inner_graphs(node.attributes.data.values()) if node.attributes else []
+    for node in state.graphs[graph].nodes:
+        inner = state.bodies.get(node, ())
         for one in inner if node.op_type in CONTROL else ():
-            changed += _share_nodes(one, [*around, known])
+            changed += _share_nodes(state, one, [*around, known])
         if inner or node.domain or node.op_type in RANDOM or not node.inputs:
             continue
-        key = _key(node)
-        first = next((found for scope in (known, *around) if (found := scope.get(key)) is not None), None)
+        alike = _alike(node)
+        scopes = [found for scope in (known, *around) if (found := scope.get(alike))]
+        form = _form(node) if scopes else ()
+        first = next((one for found in scopes for one in found if _form(one) == form), None)
         if first is None:
-            known[key] = node
+            known[alike].append(node)
         elif _merge(node, first):
             changed += 1
     return changed
 
 
-def _key(node: ir.Node) -> _Key:
-    inputs: Hashable = node.inputs if node.op_type not in _COMMUTATIVE else tuple(sorted(map(id, node.inputs)))
+def _alike(node: ir.Node) -> Hashable:
+    """The op and what it reads; the rest is looked at where these are the same."""
+    return node.op_type, tuple(sorted(map(id, node.inputs))) if node.op_type in _COMMUTATIVE else node.inputs
+
+
+def _form(node: ir.Node) -> Hashable:
+    """The attributes, and which of the outputs there are."""
     held = node.attributes.data
-    attributes = tuple([(name, _hashable(held[name])) for name in sorted(held)]) if held else ()
-    return node.op_type, inputs, attributes, tuple([bool(value.name) for value in node.outputs])
+    attributes = tuple([(name, _hashable(held[name])) for name in sorted(held)])
+    return attributes, tuple([bool(value.name) for value in node.outputs])
 
 
 def _hashable(attribute: ir.Attr) -> Hashable:

@@ -24,12 +24,12 @@ HOST = -1
 SOME_GPU = -2
 """The device of what does not say on which GPU it lies: the session's."""
 Array = np.ndarray[Any, Any]
-_BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 
 def bits(dtype: str) -> np.dtype[Any]:
     """The numpy dtype that holds elements of a dtype: its own, or their bits where numpy lacks it."""
-    return np.dtype(_BITS.get(dtype, dtype))
+    return np.dtype(BITS.get(dtype, dtype))
 
 
 @dataclass(slots=True)
@@ -94,11 +94,11 @@ class Numpy(Kind):
     def host(self, given: Given) -> Array:
         """See Kind.host."""
         array: Array = given.value
-        return array.view(bits(given.dtype)) if given.dtype in _BITS else array
+        return array.view(bits(given.dtype)) if given.dtype in BITS else array
 
     def made(self, array: Array, dtype: str, like: Given) -> Any:
         """See Kind.made."""
-        return array.view(dtype_named(dtype)) if dtype in _BITS else array
+        return array.view(dtype_named(dtype)) if dtype in BITS else array
 
 
 class Torch(Kind):
@@ -126,14 +126,14 @@ class Torch(Kind):
     def host(self, given: Given) -> Array:
         """See Kind.host."""
         value = given.value.detach().cpu()
-        if given.dtype in _BITS:
+        if given.dtype in BITS:
             value = value.contiguous().view(self._dtype(bits(given.dtype).name.removeprefix("u")))
         found: Array = value.numpy()
-        return found.view(bits(given.dtype)) if given.dtype in _BITS else found
+        return found.view(bits(given.dtype)) if given.dtype in BITS else found
 
     def made(self, array: Array, dtype: str, like: Given) -> Any:
         """See Kind.made."""
-        if dtype in _BITS:
+        if dtype in BITS:
             signed = array.view(bits(dtype).name.removeprefix("u"))
             value = self._torch.from_numpy(signed).view(self._dtype(dtype))
         else:
@@ -174,7 +174,7 @@ class Cupy(Kind):
     def host(self, given: Given) -> Array:
         """See Kind.host."""
         found: Array = given.value.get()
-        return found.view(bits(given.dtype)) if given.dtype in _BITS else found
+        return found.view(bits(given.dtype)) if given.dtype in BITS else found
 
     def made(self, array: Array, dtype: str, like: Given) -> Any:
         """See Kind.made."""

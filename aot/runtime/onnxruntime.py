@@ -12,13 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from aot.arrays import dtype_named
 from aot.errors import EngineError
 from aot.runtime.executor import Binding, Call, Executor, Kept
-from aot.runtime.interchange import Array, Given, bits
+from aot.runtime.interchange import BITS, Array, Given, bits
 from aot.runtime.manifest import Manifest
 from aot.runtime.pending import Pending, Working
-from aot.runtime.sessions import NAME, errors, options, said, session, version
+from aot.runtime.sessions import NAME, elements, errors, options, said, session, value, version
 
 WORKERS = 4
 
@@ -61,6 +60,7 @@ class OnnxRuntime(Executor):
             ) from error
         self._inputs, self._outputs = manifest.inputs, manifest.outputs
         self._names = list(manifest.outputs)
+        self._narrow = any(one.dtype in BITS for one in (*self._inputs.values(), *self._outputs.values()))
         self._fed = {state.output: name for name, state in manifest.states.items()}
         self._bytes = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
         self._lock = threading.Lock()
@@ -92,28 +92,27 @@ class OnnxRuntime(Executor):
         return self._stepped(call, kept)
 
     def _stepped(self, call: Call, kept: _Kept) -> dict[str, Any]:
-        found = self._computed({**self._feed(call), **{n: self._typed(n, v) for n, v in kept.values.items()}})
+        found = self._computed({**self._feed(call), **kept.values})
         for output, name in self._fed.items():
-            if name in kept.values:
-                kept.values[name] = _bits(found.pop(output))
+            kept.values[name] = found.pop(output)
         return self._finished(found, call)
 
     def _feed(self, call: Call) -> dict[str, Any]:
-        return {name: self._typed(name, given.host()) for name, given in call.given.items()}
-
-    def _typed(self, name: str, array: Array) -> Array:
-        dtype = self._inputs[name].dtype
-        return array if array.dtype.name == dtype else array.view(dtype_named(dtype))
+        return {name: given.host() for name, given in call.given.items()}
 
     def _computed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            return dict(zip(self._names, self._session.run(self._names, feed), strict=True))
+            if not self._narrow:
+                return dict(zip(self._names, self._session.run(self._names, feed), strict=True))
+            given = {name: value(array, self._inputs[name].dtype) for name, array in feed.items()}
+            made = dict(zip(self._names, self._session.run_with_ort_values(self._names, given), strict=True))
+            return {name: elements(one, bits(self._outputs[name].dtype)) for name, one in made.items()}
         except errors() as error:
             raise EngineError(f"{NAME} does not run the graph: {said(error)}") from error
 
     def _finished(self, found: Mapping[str, Any], call: Call) -> dict[str, Any]:
         made = call.like.kind.made
-        return {name: made(_bits(array), self._outputs[name].dtype, call.like) for name, array in found.items()}
+        return {name: made(array, self._outputs[name].dtype, call.like) for name, array in found.items()}
 
     def bind(self, call: Call) -> Binding:
         """See Executor.bind."""
@@ -152,8 +151,3 @@ class _Binding(Binding):
         """See Binding.outputs."""
         copies = {name: array.copy() for name, array in self._found.items()}
         return self._executor._finished(copies, self._call)
-
-
-def _bits(array: Array) -> Array:
-    """Elements of a dtype that numpy lacks as their bits."""
-    return array.view(bits(array.dtype.name)) if array.dtype.isbuiltin != 1 else array

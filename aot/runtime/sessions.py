@@ -11,6 +11,7 @@ an FP8 zero for such an end, and negative values come through (seen in 1.32).
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 from typing import Any
@@ -18,6 +19,8 @@ from typing import Any
 from aot import toolchain
 
 NAME = "onnxruntime"
+_KINDS = {"bfloat16": 16, "float8_e4m3fn": 17, "float8_e5m2": 19}
+"""TensorProto.DataType of what numpy lacks."""
 UNSOUND = ("ReluQuantRewrite", "ClipQuantRewrite")
 
 
@@ -45,6 +48,27 @@ def session(model: str | bytes, options: Any) -> Any:
     import onnxruntime as ort
 
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(UNSOUND))
+
+
+def value(array: Any, dtype: str) -> Any:
+    """An array as onnxruntime takes it; elements of a dtype that numpy lacks by their bits."""
+    import onnxruntime as ort
+
+    array = array if array.flags.c_contiguous else array.copy()
+    kind = _KINDS.get(dtype)
+    if kind is None:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, kind)
+
+
+def elements(value: Any, dtype: Any) -> Any:
+    """A copy of what onnxruntime made, read as elements of a numpy dtype."""
+    import numpy as np
+
+    shape = tuple(value.shape())
+    made = np.empty(shape, dtype)
+    ctypes.memmove(made.ctypes.data, value.data_ptr(), made.nbytes)
+    return made
 
 
 def threads() -> int:

@@ -18,6 +18,7 @@ class Signature:
         self.inputs = manifest.inputs
         self.profiles = manifest.profiles
         self._dims, self._multiples = manifest.dims, manifest.multiples
+        self._states = set(manifest.states)
 
     def fit(self, shapes: Mapping[str, Shape]) -> tuple[int, dict[str, int]]:
         """(index of the profile, size of every Dim that the shapes show) for shapes of some inputs by name.
@@ -28,25 +29,27 @@ class Signature:
         seen: dict[str, str] = {}
         for name, shape in shapes.items():
             declared = self.inputs[name]
+            called = self._called(name)
             if len(shape) != len(declared.shape):
                 raise InputError(
-                    f"input '{name}' has {len(shape)} axes, and the model takes {len(declared.shape)}",
-                    where=f"input '{name}' {list(shape)}",
+                    f"{called} has {len(shape)} axes, and the model takes {len(declared.shape)}",
+                    where=f"{called} {list(shape)}",
                     fix=f"give it as {declared}",
                 )
             for axis, (size, wanted) in enumerate(zip(shape, declared.shape, strict=True)):
-                place = f"input '{name}' axis {axis}"
+                place = f"{called} axis {axis}"
                 if isinstance(wanted, int):
                     if size != wanted:
                         raise InputError(
                             f"{place} has size {size}, and the model takes {wanted}",
-                            where=f"input '{name}' {list(shape)}",
+                            where=f"{called} {list(shape)}",
                             fix=f"give it as {declared}",
                         )
                 elif sizes.setdefault(wanted, size) != size:
                     raise InputError(
                         f"Dim '{wanted}' has two sizes: {sizes[wanted]} at {seen[wanted]}, {size} at {place}",
-                        fix="give all inputs the same size there",
+                        fix="give all inputs the same size there"
+                        + (", or reset the states to begin at another size" if self._states else ""),
                     )
                 else:
                     seen.setdefault(wanted, place)
@@ -61,6 +64,9 @@ class Signature:
         if index is None:
             raise self._outside(sizes, seen)
         return index, sizes
+
+    def _called(self, name: str) -> str:
+        return f"state '{name}'" if name in self._states else f"input '{name}'"
 
     def _outside(self, sizes: Mapping[str, int], seen: Mapping[str, str]) -> InputError:
         """The error for sizes that no profile holds: the Dim that lies outside all of them, or the sizes together."""

@@ -16,12 +16,13 @@ from tests.runtime.fake_cuda import Cuda
 
 
 class Memory:
-    """Bytes on the GPU. Those of arrays that are gone are given out again, the last ones first, as CuPy's pool does."""
+    """Bytes on the GPU. Those of arrays that are gone are given out again, the last ones first and
+    only to the stream that had them, as CuPy's pool does."""
 
-    pool: ClassVar[dict[tuple[int, int], list[int]]] = {}
+    pool: ClassVar[dict[tuple[int, int, int], list[int]]] = {}
 
-    def __init__(self, cuda: Cuda, size: int) -> None:
-        self._free = self.pool.setdefault((id(cuda), size), [])
+    def __init__(self, cuda: Cuda, size: int, stream: int) -> None:
+        self._free = self.pool.setdefault((id(cuda), stream, size), [])
         self.ptr = self._free.pop() if self._free else cuda._block(max(size, 1), "device")
 
     def __del__(self) -> None:
@@ -80,13 +81,13 @@ def install(monkeypatch: pytest.MonkeyPatch, cuda: Cuda, stream: int = 0) -> Any
         def moved(self, offset: int) -> ndarray:
             """The same elements somewhat later in memory, as a slice of a larger array has them."""
             array = self.get()
-            other = ndarray(Memory(cuda, self.nbytes + offset), self.shape, self.dtype, offset)
+            other = ndarray(Memory(cuda, self.nbytes + offset, module.stream), self.shape, self.dtype, offset)
             ctypes.memmove(other.data.ptr, array.ctypes.data, array.nbytes)
             return other
 
     def empty(shape: Sequence[int], dtype: Any = "float32") -> ndarray:
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        return ndarray(Memory(cuda, size), shape, dtype)
+        return ndarray(Memory(cuda, size, module.stream), shape, dtype)
 
     def asarray(array: Any) -> ndarray:
         made = empty(array.shape, array.dtype)

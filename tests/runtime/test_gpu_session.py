@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import aot
 from aot.errors import ArtifactError, EngineError, InputError
 from aot.runtime import graphs
 from tests.backends import fake_tensorrt
-from tests.runtime import artifacts, fake_cupy
+from tests.runtime import artifacts, fake_cupy, hammering
 from tests.runtime.artifacts import DIMS, WEIGHT
 from tests.runtime.conftest import Loads, plan_of
 from tests.runtime.fake_cuda import Cuda
@@ -410,24 +409,19 @@ class TestErrors:
             aot.load(folder)
 
 
-def test_eight_threads_at_once_get_their_own_numbers_and_memory_does_not_grow(linear: Loads, cuda: Cuda) -> None:
+def hammered(linear: Loads, cuda: Cuda, calls: int) -> None:
     session = linear(profiles=[{"batch": [1, 2, 4]}, {"batch": [4, 8, 16]}], contexts=3)
     session.warm_up(*({"batch": size} for size in range(1, 17)), callers=3)
-    memory, wrong = session.memory(), []
-
-    def work(seed: int) -> None:
-        random = np.random.default_rng(seed)
-        for _ in range(60):
-            x = random.standard_normal((int(random.integers(1, 17)), 3)).astype(np.float32)
-            got = session(x=x)["y"] if random.random() < 0.7 else session.submit(x=x).result()["y"]
-            if not np.allclose(got, x @ WEIGHT, rtol=1e-5, atol=1e-6):
-                wrong.append((seed, x.shape))
-
-    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert wrong == []
+    memory = session.memory()
+    hammering.hammer(session, WEIGHT, largest=16, calls=calls)
     assert session.memory() == memory
     assert len(session._executor._pool.lanes) == 3  # type: ignore[attr-defined]
+
+
+def test_eight_threads_at_once_get_their_own_numbers_and_memory_does_not_grow(linear: Loads, cuda: Cuda) -> None:
+    hammered(linear, cuda, 500)
+
+
+@pytest.mark.slow
+def test_ten_thousand_calls_of_eight_threads(linear: Loads, cuda: Cuda) -> None:
+    hammered(linear, cuda, 10_000)

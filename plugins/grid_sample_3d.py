@@ -3,9 +3,12 @@
 y[:, p] = x read at grid[p] = (x, y, z), each -1 to 1 across the volume: between the centres of the outermost voxels
 where `align_corners`, else between its borders. `mode` is "bilinear" (of eight voxels) or "nearest" (halves to even);
 `padding_mode` is "zeros" or "border", the nearest voxel inside. Computed in FP32 and rounded once at the end; the grid
-is FP32, for FP16 would lose a tenth of a voxel of 400.
+is FP32, for FP16 would lose a tenth of a voxel of 400. Unlike torch's, x and y have their channels last: x.permute(0,
+2, 3, 4, 1), and y.permute(0, 4, 1, 2, 3) in a model that is channels first. A voxel is then one run of memory, read 16
+bytes at a time.
 
-A program takes some places and a block of channels, so that a place is computed once for several channels.
+A program takes some places and a block of channels, so that a place is computed once for several channels; of fewer
+channels than a block it takes more places.
 """
 
 import torch
@@ -17,7 +20,7 @@ from aot.plugin import Launch, ceil_div, power_of_two
 NAME = "aot::grid_sample_3d"
 SCHEMA = '(T x, float32 grid, str mode="bilinear", str padding_mode="zeros", bool align_corners=False) -> (T y)'
 TYPES = {"T": "float32 float16 bfloat16"}
-SHAPES = {"x": "batch channels depth height width", "grid": "batch out_depth out_height out_width 3"}
+SHAPES = {"x": "batch depth height width channels", "grid": "batch out_depth out_height out_width 3"}
 SIZES = {"channels": (1, None)}
 ATTRIBUTES = {"mode": ["nearest"], "padding_mode": ["border"]}
 CASES = [
@@ -39,14 +42,15 @@ CASES = [
     {"batch": 2, "channels": 9, "depth": 7, "height": 5, "width": 3, "out_depth": 5, "out_height": 9, "out_width": 7},
 ]
 CONFIGS = [
-    {"places": 128, "channels": 8, "num_warps": 4},
-    {"places": 128, "channels": 16, "num_warps": 4},
-    {"places": 256, "channels": 4, "num_warps": 4},
+    {"places": 32, "channels": 64, "num_warps": 4},
     {"places": 64, "channels": 32, "num_warps": 4},
-    {"places": 128, "channels": 4, "num_warps": 2},
+    {"places": 128, "channels": 16, "num_warps": 4},
+    {"places": 64, "channels": 64, "num_warps": 8},
+    {"places": 16, "channels": 128, "num_warps": 4},
+    {"places": 256, "channels": 8, "num_warps": 4},
     {"places": 256, "channels": 1, "num_warps": 4},
 ]
-SPACE = {"places": [64, 128, 256, 512], "channels": [1, 2, 4, 8, 16, 32], "num_warps": [2, 4, 8]}
+SPACE = {"places": [8, 16, 32, 64, 128, 256], "channels": [1, 8, 16, 32, 64, 128], "num_warps": [1, 2, 4, 8]}
 
 
 def known(mode, padding_mode):
@@ -59,10 +63,10 @@ def known(mode, padding_mode):
 
 def reference(x, grid, mode, padding_mode, align_corners):
     known(mode, padding_mode)
-    batch, channels, *sizes = x.shape
+    batch, *sizes, channels = x.shape
     out = grid.shape[1:4]
-    voxels, places = sizes[0] * sizes[1] * sizes[2], out[0] * out[1] * out[2]
-    rows = x.float().reshape(batch, channels, voxels).transpose(1, 2).reshape(batch * voxels, channels)
+    voxels = sizes[0] * sizes[1] * sizes[2]
+    rows = x.float().reshape(batch * voxels, channels)
     rows = torch.cat((rows, torch.zeros(1, channels, device=x.device)))
     where = []
     for axis, size in enumerate(sizes):
@@ -81,28 +85,28 @@ def reference(x, grid, mode, padding_mode, align_corners):
             index = index * size + near
         found = rows.index_select(0, torch.where(inside, index, batch * voxels).flatten())
         total = total + share.reshape(-1, 1) * found
-    y = total.reshape(batch, places, channels).transpose(1, 2)
-    return y.reshape(batch, channels, *out).to(x.dtype)
+    return total.reshape(batch, *out, channels).to(x.dtype)
 
 
 def outputs(shapes, attributes):
     known(attributes.mode, attributes.padding_mode)
-    return ((*shapes.x[:2], *shapes.grid[1:4]),)
+    return ((*shapes.grid[:4], shapes.x[4]),)
 
 
 def launch(shapes, attributes, config):
-    batch, channels, depth, height, width = shapes.x
+    batch, depth, height, width, channels = shapes.x
     places = shapes.grid[1] * shapes.grid[2] * shapes.grid[3]
     block = min(config["channels"], power_of_two(channels, "the number of channels"))
+    taken = config["places"] * config["channels"] // block
     return Launch(
-        grid=(ceil_div(places, config["places"]) * ceil_div(channels, block), batch),
+        grid=(ceil_div(places, taken) * ceil_div(channels, block), batch),
         scalars={"depth": depth, "height": height, "width": width, "places": places},
         constants={
             "CHANNELS": channels,
             "NEAREST": attributes.mode == "nearest",
             "BORDER": attributes.padding_mode == "border",
             "ALIGNED": attributes.align_corners,
-            "PLACES": config["places"],
+            "PLACES": taken,
             "BLOCK": block,
         },
     )
@@ -156,8 +160,8 @@ def kernel(
     down = position(grid, at + 1, inside, height, NEAREST, BORDER, ALIGNED)
     deep = position(grid, at + 2, inside, depth, NEAREST, BORDER, ALIGNED)
     left, top, front = tl.floor(across), tl.floor(down), tl.floor(deep)
-    volume = x + (batch * CHANNELS + channel)[:, None] * depth * height * width
-    total = tl.zeros((BLOCK, PLACES), tl.float32)
+    wanted = (channel < CHANNELS)[None, :]
+    total = tl.zeros((PLACES, BLOCK), tl.float32)
     for corner in tl.static_range(1 if NEAREST else 8):
         x_ = left.to(tl.int32) + corner % 2
         y_ = top.to(tl.int32) + corner // 2 % 2
@@ -166,8 +170,8 @@ def kernel(
         share *= down - top if corner // 2 % 2 else top + 1 - down
         share *= deep - front if corner // 4 else front + 1 - deep
         found = inside & (x_ >= 0) & (x_ < width) & (y_ >= 0) & (y_ < height) & (z_ >= 0) & (z_ < depth)
-        index = (z_.to(tl.int64) * height + y_) * width + x_
-        read = tl.load(volume + index[None, :], mask=(channel < CHANNELS)[:, None] & found[None, :], other=0.0)
-        total += share[None, :] * read.to(tl.float32)
-    at = (batch * CHANNELS + channel)[:, None] * places + place[None, :]
-    tl.store(y + at, total.to(y.dtype.element_ty), mask=(channel < CHANNELS)[:, None] & inside[None, :])
+        voxel = ((batch * depth + z_) * height + y_) * width + x_
+        read = tl.load(x + voxel[:, None] * CHANNELS + channel[None, :], mask=found[:, None] & wanted, other=0.0)
+        total += share[:, None] * read.to(tl.float32)
+    at = (batch * places + place)[:, None] * CHANNELS + channel[None, :]
+    tl.store(y + at, total.to(y.dtype.element_ty), mask=inside[:, None] & wanted)

@@ -122,7 +122,8 @@ def valued(attribute: Attribute, value: Any) -> Value | None:
         return tuple(value) if right else None
     if wanted is float and type(value) is int:
         return float(value)
-    return value if type(value) is wanted else None
+    right = isinstance(value, int | float | bool | str) and type(value) is wanted
+    return value if right else None
 
 
 def parse_types(types: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

@@ -120,7 +120,7 @@ def deform_conv2d(x: T, offset: T, mask: T, weight: T, bias: T, *steps: int) -> 
 @lru_cache(maxsize=2)
 def _first(x: T) -> T:
     """A copy with its channels first, made before anything is timed."""
-    return x.permute(0, 3, 1, 2).contiguous()
+    return x.movedim(-1, 1).contiguous()
 
 
 def ms_deform_attn(value: T, shapes: T, starts: T, locations: T, weights: T) -> T:
@@ -153,8 +153,9 @@ def pyramid(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def grid_sample_3d(x: T, grid: T, mode: str, padding_mode: str, align_corners: bool) -> T:
-    """F.grid_sample in the input's dtype."""
-    return F.grid_sample(x, grid.to(x.dtype), mode=mode, padding_mode=padding_mode, align_corners=align_corners)
+    """F.grid_sample in the input's dtype, in the layout that it takes."""
+    y = F.grid_sample(_first(x), grid.to(x.dtype), mode=mode, padding_mode=padding_mode, align_corners=align_corners)
+    return y.permute(0, 2, 3, 4, 1)
 
 
 def bev_pool(depth: T, features: T, ranks_depth: T, ranks_features: T, starts: T) -> T:

@@ -23,7 +23,7 @@ NAMES = ("mode", "padding_mode", "align_corners")
 
 
 def given(batch: int, out: tuple[int, int, int] = (3, 2, 7)) -> tuple[torch.Tensor, torch.Tensor]:
-    """A volume, and places of which a third lie outside."""
+    """A volume, channels first as torch has it, and places of which a third lie outside."""
     generator = torch.Generator().manual_seed(batch)
     x = torch.randn(batch, 3, 4, 5, 6, generator=generator)
     return x, torch.rand(batch, *out, 3, generator=generator) * 2.8 - 1.4
@@ -36,36 +36,44 @@ def halves() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.arange(5.0).reshape(1, 1, 1, 1, 5), grid
 
 
+def last(x: torch.Tensor, grid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The volume's channels last."""
+    return x.permute(0, 2, 3, 4, 1).contiguous(), grid
+
+
 @pytest.fixture(scope="module")
 def kernels() -> dict[object, torch.Tensor]:
-    calls = [(given(2), dict(zip(NAMES, one, strict=True))) for one in ATTRIBUTES]
+    calls = [(last(*given(2)), dict(zip(NAMES, one, strict=True))) for one in ATTRIBUTES]
     nearest = {"mode": "nearest", "align_corners": True}
-    return dict(zip([*ATTRIBUTES, "halves"], interpreted("grid_sample_3d", [*calls, (halves(), nearest)]), strict=True))
+    return dict(
+        zip([*ATTRIBUTES, "halves"], interpreted("grid_sample_3d", [*calls, (last(*halves()), nearest)]), strict=True)
+    )
 
 
 @pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
 def test_kernel_and_reference_are_torchs_grid_sample(
     attributes: tuple[str, str, bool], kernels: dict[object, torch.Tensor]
 ) -> None:
-    right = F.grid_sample(*given(2), *attributes)
-    torch.testing.assert_close(aot.ops.grid_sample_3d(*given(2), *attributes), right, rtol=1e-5, atol=1e-6)
+    right = F.grid_sample(*given(2), *attributes).permute(0, 2, 3, 4, 1)
+    torch.testing.assert_close(aot.ops.grid_sample_3d(*last(*given(2)), *attributes), right, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(kernels[attributes], right, rtol=1e-5, atol=1e-6)
 
 
 def test_the_middle_between_two_voxels_goes_to_the_even_one(kernels: dict[object, torch.Tensor]) -> None:
     assert kernels["halves"].flatten().tolist() == [0, 2, 2, 4]
-    assert aot.ops.grid_sample_3d(*halves(), "nearest", "zeros", True).flatten().tolist() == [0, 2, 2, 4]
+    assert aot.ops.grid_sample_3d(*last(*halves()), "nearest", "zeros", True).flatten().tolist() == [0, 2, 2, 4]
 
 
 def test_modes_that_it_does_not_have_are_refused() -> None:
     with pytest.raises(PluginError, match="mode is 'bicubic', and may be 'bilinear' or 'nearest'"):
-        aot.ops.grid_sample_3d(*given(1), "bicubic")
+        aot.ops.grid_sample_3d(*last(*given(1)), "bicubic")
 
 
 class Sampled(nn.Module):
     """Two ways of sampling: two functions."""
 
     def forward(self, x: torch.Tensor, grid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, grid = last(x, grid)
         return aot.ops.grid_sample_3d(x, grid), aot.ops.grid_sample_3d(x, grid, "nearest", "border", True)
 
 
@@ -91,4 +99,4 @@ def test_as_a_function_in_onnx_it_gives_the_same_at_any_size(exported: Path) -> 
         got = session.run(None, {"x": x.numpy(), "grid": grid.numpy()})
         right = F.grid_sample(x, grid, align_corners=False), F.grid_sample(x, grid, "nearest", "border", True)
         for one, other in zip(got, right, strict=True):
-            torch.testing.assert_close(torch.from_numpy(one), other, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(torch.from_numpy(one), other.permute(0, 2, 3, 4, 1), rtol=1e-5, atol=1e-6)

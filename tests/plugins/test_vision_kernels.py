@@ -20,7 +20,7 @@ FIXED = {
     "local_correlation": {"channels": 64},
 }
 """The sizes that are constants; all others vary."""
-ROWS_OF_MEMORY = ("ms_deform_attn", "deform_conv2d", "bev_pool", "local_correlation")
+ROWS_OF_MEMORY = ("ms_deform_attn", "deform_conv2d", "grid_sample_3d", "bev_pool", "local_correlation")
 """The ops whose channels are last."""
 
 

@@ -28,8 +28,8 @@ VOCABULARY, LAYERS, WIDTH, INNER, HEADS, GROUPS, HEAD = 32000, 16, 2048, 8192, 3
 CACHE = [LAYERS, batch, GROUPS, past, HEAD]
 STEP = {
     "token": aot.Input([batch, 1], "int64", low=0, high=VOCABULARY),
-    "keys": aot.Input(CACHE),
-    "values": aot.Input(CACHE),
+    "keys": aot.Input(CACHE, "float16"),  # what a cache is kept in, whatever the step computes in
+    "values": aot.Input(CACHE, "float16"),
 }
 
 
@@ -82,7 +82,7 @@ class Block(torch.nn.Module):
         split = [layer(h).unflatten(-1, (-1, HEAD)).transpose(1, 2) for layer in (self.query, self.key, self.value)]
         query, key, value = rotated(split[0], cos, sin), rotated(split[1], cos, sin), split[2]
         attended = torch.nn.functional.scaled_dot_product_attention(
-            query, torch.cat([keys, key], 2), torch.cat([values, value], 2), enable_gqa=True
+            query, torch.cat([keys.to(x.dtype), key], 2), torch.cat([values.to(x.dtype), value], 2), enable_gqa=True
         )
         x = x + self.out(attended.transpose(1, 2).flatten(2))
         h = self.after(x)
@@ -111,7 +111,7 @@ class Decoder(torch.nn.Module):
             x, key, value = block(x, keys[number], values[number], angle.cos(), angle.sin())
             added.append((key, value))
         logits = torch.nn.functional.linear(self.norm(x), self.embedding.weight)
-        new_keys, new_values = (torch.stack(parts) for parts in zip(*added, strict=True))
+        new_keys, new_values = (torch.stack(parts).half() for parts in zip(*added, strict=True))
         return logits, new_keys, new_values
 
 

@@ -3,16 +3,17 @@
 `plugins/tuned/OP.json`, of the project and of the built-ins, holds one entry for each GPU, target, dtypes of the
 inputs and bucket. A bucket is every named size of SHAPES rounded up to a power of two, leading axes (`...`) as their
 product: what is fastest depends on how much there is to do, and little on the last digits. An entry knows the SHA-256
-of the plugin's file: after a change to the file the entry is stale, and no longer used.
+of what the kernel is written in: after a change to that the entry is stale, and no longer used.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from aot.plugins.header import REST, Header
 Shapes = Mapping[str, Sequence[int | None]]
 """Of the inputs, by name; None for a size that varies."""
 Bucket = dict[str, int | None]
+_SHARED = "aot.plugins"
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Entry:
     """What was found for one size.
 
     gpu: the product's name. dtypes: of the inputs. ms: median of one launch, the L2 cache flushed before it. tried: how
-    many configs; measured: how many launches were timed. source: SHA-256 of the plugin's file. expanded_ms: of the
+    many configs; measured: how many launches were timed. source: see `source`. expanded_ms: of the
     plugin's function in an engine, in place of the kernel; None where that was not measured.
     """
 
@@ -83,8 +85,33 @@ def _rounded(size: int) -> int:
 
 
 def source(header: Header) -> str:
-    """SHA-256 of the plugin's file."""
-    return hashlib.sha256(header.file.read_bytes()).hexdigest()
+    """SHA-256 of what the kernel is written in: of the plugin's file, where that is all."""
+    found = [file.read_bytes() for file in written_in(header)]
+    if len(found) > 1:
+        found = ["".join(hashlib.sha256(one).hexdigest() for one in found).encode()]
+    return hashlib.sha256(found[0]).hexdigest()
+
+
+def written_in(header: Header) -> list[Path]:
+    """The plugin's file, helper modules beside it (`_NAME.py`), and those of aot.plugins that it imports."""
+    found = [header.file, *sorted(header.file.parent.glob("_*.py"))]
+    shared = Path(__file__).parent
+    for file in found:  # which grows
+        for name in _imported(file):
+            module = shared / f"{name}.py"
+            if module.is_file() and module not in found:
+                found.append(module)
+    return found
+
+
+def _imported(file: Path) -> Iterator[str]:
+    """The modules of aot.plugins that a file names in its imports."""
+    for statement in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(statement, ast.ImportFrom) and statement.module == _SHARED:
+            yield from (one.name for one in statement.names)
+        names = [one.name for one in statement.names] if isinstance(statement, ast.Import) else []
+        names += [statement.module or ""] if isinstance(statement, ast.ImportFrom) else []
+        yield from (name.removeprefix(f"{_SHARED}.") for name in names if name.startswith(f"{_SHARED}."))
 
 
 def file_of(name: str, plugins: Path) -> Path:

@@ -219,9 +219,8 @@ def _check(run: Run, header: Header) -> None:
 
 
 def _digests(header: Header, project: Path | None) -> list[str]:
-    """SHA-256 of all that a kernel is made from: the plugin's file, helpers beside it, what tuning found."""
-    folder = header.file.parent
-    files = [header.file, *sorted(folder.glob("_*.py")), tuned.file_of(header.name, folder)]
+    """SHA-256 of all that a kernel is made from: the plugin's file, the helpers that it imports, what tuning found."""
+    files = [*tuned.written_in(header), tuned.file_of(header.name, header.file.parent)]
     if project is not None:
         files.append(tuned.file_of(header.name, project / "plugins"))
     return [sha256(file) for file in files if file.is_file()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -70,6 +71,27 @@ def test_what_one_input_does_not_know_of_a_size_another_may(tmp_path: Path) -> N
     both = read(Path(__file__).parents[2] / "plugins" / "add_rms_norm.py")
     shapes = {"x": (8, None), "residual": (8, None), "weight": (4000,)}
     assert tuned.bucket(both, shapes) == {"...": 8, "width": 4096}
+
+
+def test_a_change_of_what_a_plugin_imports_makes_another_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the shared parts of kernels, and of those that these import; a plugin that imports none is its file alone."""
+    plain = read(write(tmp_path / "plain"))
+    assert tuned.source(plain) == hashlib.sha256(plain.file.read_bytes()).hexdigest()
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.setattr(tuned, "__file__", str(shared / "tuned.py"))
+    for name, text in (("gemm", "import aot.plugins.rounding\n"), ("rounding", "x = 1\n"), ("norms", "")):
+        (shared / f"{name}.py").write_text(text)
+    header = read(write(tmp_path, "triple", ("import math", "import math\nfrom aot.plugins import gemm")))
+    names = [file.name for file in tuned.written_in(header)]
+    assert names == ["triple.py", "gemm.py", "rounding.py"]
+    before = tuned.source(header)
+    (shared / "norms.py").write_text("x = 2\n")
+    assert tuned.source(header) == before
+    (shared / "rounding.py").write_text("x = 2\n")
+    assert tuned.source(header) != before
 
 
 def test_the_best_config_is_that_of_the_bucket_target_and_dtypes(header: Header) -> None:

@@ -45,6 +45,7 @@ class Reader:
         """
         wanted = self._wanted if kept is None else self._free
         given: dict[str, Given] = {}
+        like, mixed = None, False
         for name, dtype in wanted:
             if name not in inputs:
                 break
@@ -56,6 +57,10 @@ class Reader:
             if seen.dtype != dtype:
                 raise self._wrong_dtype(name, seen, dtype)
             given[name] = seen
+            if like is None:
+                like = seen
+            elif seen.kind is not like.kind or seen.device != like.device:
+                mixed = True
         if len(given) != len(inputs) or len(given) != len(wanted):
             wrong = wrong_names(inputs, self._inputs, self.states if kept is not None else ())
             if wrong is not None:
@@ -64,8 +69,7 @@ class Reader:
         found = self._known.get((key, tuple(kept.values())) if kept else key)
         if found is None:
             found = self._fitted(given, key, kept)
-        like = next(iter(given.values()), None) or NUMPY.look(0)
-        return Call(found[0], given, like), found[1]
+        return Call(found[0], given, like or NUMPY.look(0), mixed), found[1]
 
     def _fitted(self, given: Mapping[str, Given], key: Any, kept: Mapping[str, Shape] | None) -> tuple[int, Sizes]:
         shapes = {name: tuple(seen.shape) for name, seen in given.items()}

@@ -26,12 +26,14 @@ class Kept(ABC):
 class Call:
     """One call, checked. given: by name of the input, those that `kept` holds left out; the rest in the model's order.
 
-    profile: the index of the optimization profile. like: the array whose kind and place the outputs take.
+    profile: the index of the optimization profile. like: the array whose kind and place the outputs take. mixed:
+    whether others are of another kind or in another place.
     """
 
     profile: int
     given: dict[str, Given]
     like: Given
+    mixed: bool = False
     kept: Kept | None = None
 
 

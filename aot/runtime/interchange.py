@@ -19,6 +19,7 @@ import numpy as np
 from aot.arrays import dtype_named
 from aot.errors import InputError
 
+_named = cache(dtype_named)
 HOST = -1
 """The device of what lies in the host's memory."""
 SOME_GPU = -2
@@ -27,6 +28,18 @@ Array = np.ndarray[Any, Any]
 BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 
+_names: dict[np.dtype[Any], str] = {}
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """`dtype.name`, which numpy puts together anew each time."""
+    name = _names.get(dtype)
+    if name is None:
+        name = _names[dtype] = dtype.name
+    return name
+
+
+@cache
 def bits(dtype: str) -> np.dtype[Any]:
     """The numpy dtype that holds elements of a dtype: its own, or their bits where numpy lacks it."""
     return np.dtype(BITS.get(dtype, dtype))
@@ -89,7 +102,7 @@ class Numpy(Kind):
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
         # The address is never read: what lies on the host is copied into pinned memory.
-        return Given(self, array, array.dtype.name, array.shape, HOST, 0, array.flags.c_contiguous)
+        return Given(self, array, name_of(array.dtype), array.shape, HOST, 0, array.flags.c_contiguous)
 
     def host(self, given: Given) -> Array:
         """See Kind.host."""
@@ -168,8 +181,8 @@ class Cupy(Kind):
 
     def look(self, value: Any) -> Given:
         """See Kind.look."""
-        name, flags = value.dtype.name, value.flags
-        return Given(self, value, name, value.shape, value.device.id, value.data.ptr, flags.c_contiguous)
+        place = (value.device.id, value.data.ptr, value.flags.c_contiguous)
+        return Given(self, value, name_of(value.dtype), value.shape, *place)
 
     def host(self, given: Given) -> Array:
         """See Kind.host."""
@@ -189,7 +202,7 @@ class Cupy(Kind):
     def empty(self, shape: Sequence[int], dtype: str, like: Given) -> Given:
         """See Kind.empty."""
         with self._cupy.cuda.Device(like.device):
-            value = self._cupy.empty(shape, dtype_named(dtype))
+            value = self._cupy.empty(shape, _named(dtype))
         return Given(self, value, dtype, tuple(shape), like.device, value.data.ptr, True)
 
     def stream(self, device: int) -> int:

@@ -102,12 +102,12 @@ class Lane:
         if self._staged:
             self._gpu.reach(self._event)  # a copy from pinned memory that is about to be written again
             self._staged = False
-        like = call.like
-        own = None if like.device == HOST else like.kind  # whose stream this is
-        for kind in {given.kind for given in call.given.values() if given.device != HOST and given.kind is not own}:
-            other = self._gpu.handle(kind.stream(self._gpu.device))
-            self._gpu.record(self._event, other)
-            self._gpu.wait_for(self.stream, self._event)
+        if call.mixed:
+            own = None if call.like.device == HOST else call.like.kind  # whose stream this is
+            for kind in {given.kind for given in call.given.values() if given.device != HOST and given.kind is not own}:
+                other = self._gpu.handle(kind.stream(self._gpu.device))
+                self._gpu.record(self._event, other)
+                self._gpu.wait_for(self.stream, self._event)
         if call.kept is not None:
             assert isinstance(call.kept, KeptOnGpu)
             call.kept.join(self.stream)

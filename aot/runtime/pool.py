@@ -28,7 +28,8 @@ class Pool:
 
     def __init__(self, make: Callable[[int | None], Lane], most: int) -> None:
         self._make, self._most = make, most
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.Lock())
+        self._waiting = 0
         self._free: list[Lane] = []
         self._by_stream: dict[int, Lane] = {}
         self.lanes: list[Lane] = []
@@ -45,7 +46,9 @@ class Pool:
                 if lane is not None:
                     return lane
                 if not self._unfinished:
+                    self._waiting += 1
                     self._changed.wait()
+                    self._waiting -= 1
                     continue
                 oldest = self._unfinished.popleft()
             oldest.finish()
@@ -78,13 +81,15 @@ class Pool:
         """Take a lane back; what is on its stream need not be over."""
         with self._changed:
             self._free.append(lane)
-            self._changed.notify_all()
+            if self._waiting:
+                self._changed.notify_all()
 
     def later(self, call: Unfinished) -> None:
         """Know a call that keeps its lane until it is finished."""
         with self._changed:
             self._unfinished.append(call)
-            self._changed.notify_all()
+            if self._waiting:
+                self._changed.notify_all()
 
     def finished(self, call: Unfinished) -> None:
         """Forget it."""
@@ -98,6 +103,7 @@ class Pool:
             with self._changed:
                 self._closed = True
                 if not self._unfinished:
+                    self._waiting += 1
                     self._changed.wait_for(lambda: len(self._free) == len(self.lanes))
                     return
                 oldest = self._unfinished.popleft()

@@ -13,6 +13,7 @@ from aot.runtime import Session
 def hammer(session: Session, weight: np.ndarray[Any, Any], *, largest: int, calls: int, threads: int = 8) -> None:
     """So many calls of y = x W, some of them submitted; raises AssertionError for a wrong one."""
     wrong: list[Any] = []
+    done: list[int] = []
 
     def work(seed: int) -> None:
         random = np.random.default_rng(seed)
@@ -21,6 +22,7 @@ def hammer(session: Session, weight: np.ndarray[Any, Any], *, largest: int, call
             got = session(x=x) if count % 3 else session.submit(x=x).result()
             if not np.allclose(got["y"], x @ weight, rtol=1e-4, atol=1e-5):
                 wrong.append((seed, count, x.shape))
+        done.append(seed)  # a thread that an error ended is missing
 
     workers = [threading.Thread(target=work, args=(seed,)) for seed in range(threads)]
     for worker in workers:
@@ -28,3 +30,4 @@ def hammer(session: Session, weight: np.ndarray[Any, Any], *, largest: int, call
     for worker in workers:
         worker.join()
     assert wrong == []
+    assert len(done) == threads

@@ -419,7 +419,7 @@ def hammered(linear: Loads, cuda: Cuda, calls: int) -> None:
 
 
 def test_eight_threads_at_once_get_their_own_numbers_and_memory_does_not_grow(linear: Loads, cuda: Cuda) -> None:
-    hammered(linear, cuda, 500)
+    hammered(linear, cuda, 2000)
 
 
 @pytest.mark.slow

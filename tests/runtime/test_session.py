@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -201,12 +202,14 @@ class TestRefused:
         assert issubclass(InputError, AotError)
 
 
-def test_sessions_end_with_their_last_reference(tmp_path: Path) -> None:
+def test_nothing_keeps_a_session_that_is_closed(tmp_path: Path) -> None:
     session = aot.load(artifacts.linear(tmp_path / "a.aot"))
     session.submit(x=rows(1)).result()
     session.close()
+    gone = weakref.ref(session._executor)
     del session
     gc.collect()
+    assert gone() is None
 
 
 def test_eight_threads_at_once_get_their_own_numbers(session: Session) -> None:

@@ -19,6 +19,7 @@ from aot.passes.fold_scale import fold_query_scale, fold_scale
 from aot.passes.gather_by_ranges import gather_by_ranges
 from aot.passes.gelu import erf_gelu, tanh_gelu
 from aot.passes.gemm import gemm
+from aot.passes.group_norm import group_norm
 from aot.passes.hard_swish import hard_swish
 from aot.passes.known_branches import known_branches
 from aot.passes.layer_norm import layer_norm
@@ -38,6 +39,8 @@ from aot.passes.possible_branches import possible_branches
 from aot.passes.repeated_heads import repeated_heads
 from aot.passes.resize_scales import resize_scales
 from aot.passes.rotary import rotary_form, rotary_scale, rotate_together
+from aot.passes.rotary_pairs import rotary_pairs
+from aot.passes.rotary_parts import rotary_parts
 from aot.passes.sequence_parts import sequence_parts
 from aot.passes.shape_arithmetic import shape_arithmetic
 from aot.passes.share import share_subexpressions
@@ -49,6 +52,7 @@ from aot.passes.split_slices import split_slices
 from aot.passes.strided_views import strided_views
 from aot.passes.transpose_through_views import transpose_through_views
 from aot.passes.true_masks import true_masks
+from aot.passes.unroll_loops import unroll_loops
 from aot.passes.view_chains import view_chains
 
 PASSES: tuple[Pass, ...] = (
@@ -58,6 +62,7 @@ PASSES: tuple[Pass, ...] = (
     shape_arithmetic,
     known_branches,
     possible_branches,
+    unroll_loops,
     drop_identities,
     share_subexpressions,
     drop_no_ops,
@@ -70,6 +75,7 @@ PASSES: tuple[Pass, ...] = (
     # Layers.
     plain_roots,
     layer_norm,
+    group_norm,
     clip_bounds,
     merge_clips,
     erf_gelu,
@@ -103,6 +109,8 @@ PASSES: tuple[Pass, ...] = (
     true_masks,
     finite_mask,
     softmax_guard,
+    rotary_parts,
+    rotary_pairs,
     rotary_form,
     attention_scale,
     rotary_scale,

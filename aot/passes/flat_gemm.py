@@ -1,4 +1,5 @@
-"""A Gemm between two reshapes, as older exporters and GPT-2's Conv1D write a linear layer over more than two dims."""
+"""A product of matrices between two reshapes, as older exporters and GPT-2's Conv1D write a linear layer over more than
+two dims."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def _turned(model: ir.Model, weight: ir.Value) -> ir.Value:
 
 
 @graph_pass(
-    anchors=("Gemm",),
+    anchors=("Gemm", "MatMul"),
     example="""
     <ir_version: 10, opset_import: ["" : 20]>
     g (float[B,S,2] x) => (float[B,S,3] y)
@@ -36,12 +37,13 @@ def _turned(model: ir.Model, weight: ir.Value) -> ir.Value:
     """,
 )
 def flat_gemm(model: ir.Model, skip: Skip) -> int:
-    """Reshape(Gemm(Reshape(x, [-1, K]), W, b), [..., N]) = x·W + b, with x in the shape [..., K].
+    """Reshape(Gemm(Reshape(x, [-1, K]), W, b), [..., N]) = x·W + b, with x in the shape [..., K]; so with a MatMul of
+    matrices, which has no b.
 
     Where x has that shape the first Reshape goes, too; else it can join the views in front of it.
     """
     changed = 0
-    for node in nodes(model, "Gemm"):
+    for node in nodes(model, "Gemm", "MatMul"):
         flat = made_by(node.inputs[0], "Reshape")
         last = only_user(node.outputs[0])
         if flat is None or last is None or last.domain or last.op_type != "Reshape" or last.graph is not node.graph:
@@ -78,6 +80,8 @@ def _linear(node: ir.Node, after: tuple[object, ...] | None) -> bool:
     if weight is None or weight.const_value is None or weight.is_graph_input() or weight.dtype is None:
         return False
     if not weight.dtype.is_floating_point() or weight.dtype.bitwidth < 16:
+        return False
+    if any(len(dims(value) or ()) != 2 for value in node.inputs[:2]):
         return False
     columns = weight.const_value.shape[0 if attribute(node, "transB", 0) else 1]
     return (bias is None or dims(bias) == (columns,)) and after is not None and after[-1] == columns

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from aot import origins
@@ -34,8 +36,6 @@ def known_branches(model: ir.Model, skip: Skip) -> int:
 
 def inline(model: ir.Model, node: ir.Node, branch: ir.Graph) -> None:
     """Move the nodes and initializers of a branch in front of the If, and let its readers read the results."""
-    graph = node.graph
-    assert graph is not None
     results = list(branch.outputs)
     branch.outputs.clear()
     for value in tuple(branch.initializers.values()):
@@ -44,10 +44,17 @@ def inline(model: ir.Model, node: ir.Node, branch: ir.Graph) -> None:
         value.replace_all_uses_with(moved)
         results = [moved if one is value else one for one in results]
     inner = list(branch)
+    branch.remove(inner)
+    put_in_place(node, inner, results)
+
+
+def put_in_place(node: ir.Node, inner: Sequence[ir.Node], results: Sequence[ir.Value]) -> None:
+    """Put nodes that are in no graph in front of one that holds bodies, and let its readers read `results`; it goes."""
+    graph = node.graph
+    assert graph is not None
     for one in inner:
         if origins.of(one) is None:
             origins.hand_on(node, one)
-    branch.remove(inner)
     graph.insert_before(node, inner)
     # What an output of the graph is called is said by an Identity; it may be an outer value, or the same one twice.
     for output, value in zip(node.outputs, results, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -53,14 +53,14 @@ def _swapped(concat: ir.Node) -> tuple[ir.Value, bool] | None:
     minus = made_by(second, "Neg")
     if minus is not None:
         second = minus.inputs[0]
-    upper, lower = _half(second, 1), _half(first, 0)
+    upper, lower = half_of(second, 1), half_of(first, 0)
     rank = len(upper.shape) if upper is not None and upper.shape is not None else 0
     if upper is None or upper is not lower or attribute(concat, "axis") not in (-1, rank - 1):
         return None
     return upper, minus is not None
 
 
-def _half(value: ir.Value | None, which: int) -> ir.Value | None:
+def half_of(value: ir.Value | None, which: int) -> ir.Value | None:
     """What `value` is the lower (0) or upper (1) half of, along the last axis."""
     node = made_by(value, "Slice", "Split")
     source = node.inputs[0] if node is not None else None
@@ -99,42 +99,60 @@ def rotary_form(model: ir.Model, skip: Skip) -> int:
     halves. Negation is exact.
     """
     changed = 0
-    signed: dict[ir.Value, ir.Value] = {}
+    known: dict[ir.Value, ir.Value] = {}
     for site in _found(model):
         size = (dims(site.x) or ())[-1]
         whole = (dims(site.sin) or (None,))[-1] == size
         if not site.negated or opset(model) < 13 or not isinstance(size, int) or not whole:
             continue
-        if site.sin.producer() is None and site.sin.is_graph_input() and site.sin not in model.graph.inputs:
-            continue  # An input of a body: its product could not be shared with what lies outside.
-        if site.sin not in signed:
-            signed[site.sin] = _signed(model, site, size)
+        if is_of_body(model, site.sin):
+            continue
+        if site.sin not in known:
+            known[site.sin] = _signed(model, site, size)
         swap, rank = site.swapped, len(dims(site.x) or ())
-        lower, upper = _parts(model, swap, site.x, rank - 1, [size // 2] * 2, f"{swap.outputs[0].name}_halves")
+        lower, upper = parts_of(model, swap, site.x, rank - 1, [size // 2] * 2, f"{swap.outputs[0].name}_halves")
         swapped = ir.node("Concat", [upper, lower], {"axis": -1}, name=f"{swap.name}_swapped")
         swapped.metadata_props.update(swap.metadata_props)
         result = swapped.outputs[0]
         result.name, result.type, result.shape = f"{swap.outputs[0].name}_swapped", site.x.type, swap.outputs[0].shape
         assert swap.graph is not None
         swap.graph.insert_before(swap, swapped)
-        replace(site.product, "Mul", [result, signed[site.sin]])
+        replace(site.product, "Mul", [result, known[site.sin]])
         changed += 1
     return changed
 
 
 def _signed(model: ir.Model, site: _Rotary, size: int) -> ir.Value:
-    """sin with its first half negated: behind the node that makes it, or in front of its first reader here."""
-    assert site.sin.dtype is not None
-    signs = np.array([-1] * (size // 2) + [1] * (size // 2), site.sin.dtype.numpy())
-    node = ir.node("Mul", [site.sin, constant(model, f"{site.sin.name}_signs", signs)], name=f"{site.sin.name}_signed")
-    result, maker = node.outputs[0], site.sin.producer()
-    result.name, result.type, result.shape = f"{site.sin.name}_signed", site.sin.type, site.sin.shape
+    """sin with its first half negated."""
+    signs = [-1] * (size // 2) + [1] * (size // 2)
+    return signed(model, site.sin, signs)
+
+
+def signed(model: ir.Model, sin: ir.Value, signs: Sequence[int]) -> ir.Value:
+    """sin with signs along its last axis."""
+    assert sin.dtype is not None
+    factors = constant(model, f"{sin.name}_signs", np.array(signs, sin.dtype.numpy()))
+    return behind(model, sin, ir.node("Mul", [sin, factors], name=f"{sin.name}_signed"), sin.shape)
+
+
+def behind(model: ir.Model, value: ir.Value, node: ir.Node, shape: ir.Shape | None = None) -> ir.Value:
+    """What a new node makes of `value`: behind the node that makes that, or in front of all, so that all can read it.
+
+    It is of the type of `value`, and called after the node.
+    """
+    result, maker = node.outputs[0], value.producer()
+    result.name, result.type, result.shape = node.name, value.type, shape
     if maker is not None and maker.graph is not None:
         node.metadata_props.update(maker.metadata_props)
         maker.graph.insert_after(maker, node)
     else:
         model.graph.insert_before(model.graph[0], node)
     return result
+
+
+def is_of_body(model: ir.Model, value: ir.Value) -> bool:
+    """Whether it is an input of a body: what is made of it could not be shared with what lies outside."""
+    return value.producer() is None and value.is_graph_input() and value not in model.graph.inputs
 
 
 @graph_pass(
@@ -241,10 +259,10 @@ def _together(model: ir.Model, split: ir.Node, axis: int, sizes: list[int], site
     assert source is not None
     name = str(first.add.outputs[0].name)
     if len(sizes) > 2:
-        source, *rest = _parts(model, split, source, axis, [sum(sizes[:2]), *sizes[2:]], f"{name}_both")
+        source, *rest = parts_of(model, split, source, axis, [sum(sizes[:2]), *sizes[2:]], f"{name}_both")
         ir.convenience.replace_all_uses_with(split.outputs[2:], rest)
     at = next(node for node in graph if node in (first.add, second.add))
-    lower, upper = _parts(model, at, source, len(shape) - 1, [int(str(shape[-1])) // 2] * 2, f"{name}_halves")
+    lower, upper = parts_of(model, at, source, len(shape) - 1, [int(str(shape[-1])) // 2] * 2, f"{name}_halves")
     swapped = ir.node("Concat", [upper, lower], {"axis": -1}, name=f"{name}_swapped")
     turned = ir.node("Mul", [swapped.outputs[0], first.sin], name=f"{name}_turned")
     plain = ir.node("Mul", [source, first.cos], name=f"{name}_plain")
@@ -255,11 +273,11 @@ def _together(model: ir.Model, split: ir.Node, axis: int, sizes: list[int], site
         result.name, result.type = node.name, source.type
         result.shape = ir.Shape([*shape[:axis], sum(sizes[:2]), *shape[axis + 1 :]])
     graph.insert_before(at, (swapped, turned, plain, both))
-    parts = _parts(model, at, both.outputs[0], axis, sizes[:2], f"{name}_parts")
+    parts = parts_of(model, at, both.outputs[0], axis, sizes[:2], f"{name}_parts")
     ir.convenience.replace_all_uses_with([first.add.outputs[0], second.add.outputs[0]], parts)
 
 
-def _parts(
+def parts_of(
     model: ir.Model, at: ir.Node, source: ir.Value, axis: int, sizes: list[int], name: str
 ) -> tuple[ir.Value, ...]:
     """The parts of a Split of `source` in front of `at`."""

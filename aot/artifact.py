@@ -20,8 +20,6 @@ This file reads; `artifact_write.py` writes.
 
 from __future__ import annotations
 
-import json
-import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -32,16 +30,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from aot import routes
 from aot.choice import Choice
 from aot.declaration import ModelSpec
-from aot.errors import AotError, ArtifactError, UsageError
+from aot.errors import AotError, ArtifactError
 from aot.plan import Plan
 from aot.records import KERNELS, Engine, Kernels, Program, QuantizedGraph, Ranges, Record, References, Repair, Report
-from aot.store import Entry, Store, sha256
-
-SCHEMA = 1
-MANIFEST = "manifest.json"
-GIVE = "give the folder or the .tar that `aot build` wrote"
-COPY = "copy the artifact again, or build it again"
-REBUILD = "build it again: aot build MODEL"
+from aot.runtime.files import MANIFEST, REBUILD, check, manifest_data, unpacked
+from aot.store import Entry
 
 
 @dataclass(frozen=True)
@@ -236,23 +229,7 @@ def read_manifest(folder: Path, shown: str | None = None) -> Manifest:
     field, a path that leaves the folder.
     """
     where = f"{shown or folder}/{MANIFEST}"
-    try:
-        data = json.loads((folder / MANIFEST).read_bytes())
-    except FileNotFoundError:
-        raise ArtifactError("not an artifact: it has no manifest.json", where=str(shown or folder), fix=GIVE) from None
-    except OSError as error:
-        raise ArtifactError(f"the manifest cannot be read: {error.strerror}", where=where, fix=COPY) from error
-    except ValueError as error:
-        raise ArtifactError(f"the manifest is not JSON: {error}", where=where, fix=REBUILD) from error
-    version = data.get("schema_version") if isinstance(data, dict) else None
-    if not isinstance(version, int):
-        raise ArtifactError("the manifest is not one of aot's: it has no schema_version", where=where, fix=REBUILD)
-    if version > SCHEMA:
-        raise ArtifactError(
-            f"the artifact has schema version {version}, and this aot reads up to {SCHEMA}",
-            where=where,
-            fix="upgrade aot, or build the artifact again with this version",
-        )
+    data = manifest_data(folder, str(shown or folder))
     from aot.artifact_check import check_inner
 
     try:
@@ -285,54 +262,5 @@ def _needed(manifest: Manifest) -> Iterator[str]:
 
 def check_files(folder: Path, manifest: Manifest, shown: str | None = None) -> None:
     """Raise ArtifactError, naming the file, for one that is missing, is a link out of the artifact, or changed."""
-    base = shown or str(folder)
-    root = folder.resolve()
     for name, expected in manifest.files.items():
-        path = folder / name
-        fix = COPY
-        if not path.resolve().is_relative_to(root):
-            raise ArtifactError("a file of the artifact is a link that leaves it", where=f"{base}/{name}", fix=fix)
-        try:
-            size = path.stat().st_size
-            found = sha256(path) if size == expected.bytes else None
-        except OSError as error:
-            raise ArtifactError(
-                f"a file of the artifact cannot be read: {error.strerror}", where=f"{base}/{name}", fix=fix
-            ) from error
-        if size != expected.bytes:
-            raise ArtifactError(
-                f"a file of the artifact has {size} bytes instead of {expected.bytes}", where=f"{base}/{name}", fix=fix
-            )
-        if found != expected.sha256:
-            raise ArtifactError(
-                "a file of the artifact is damaged: its SHA-256 differs", where=f"{base}/{name}", fix=fix
-            )
-
-
-def unpacked(name: str) -> Path:
-    """The folder of an artifact: the path itself, or where its `.tar` is unpacked, once, in the store.
-
-    Raises UsageError for a path that is not there, ArtifactError for a tar that is damaged or would write
-    outside its folder.
-    """
-    path = Path(name)
-    if path.is_dir():
-        return path
-    if not path.is_file():
-        raise UsageError(f"no such artifact: {name}", fix=GIVE)
-
-    def extract(folder: Path) -> Mapping[str, Any]:
-        try:
-            with tarfile.open(path, "r:") as tar:
-                tar.extractall(folder, filter="data")
-        except tarfile.TarError as error:
-            raise ArtifactError(f"not a readable tar: {error}", where=name, fix="copy it again") from error
-        if not (folder / MANIFEST).is_file():
-            raise ArtifactError("not an artifact: it has no manifest.json", where=name, fix=GIVE)
-        return {"from": path.name}
-
-    try:
-        key = sha256(path)
-    except OSError as error:
-        raise ArtifactError(f"the artifact cannot be read: {error.strerror}", where=name, fix=COPY) from error
-    return Store().fetch("unpacked", key, extract).path
+        check(folder, name, expected.bytes, expected.sha256, shown or str(folder))

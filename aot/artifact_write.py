@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aot.artifact import MANIFEST, FilePart, Manifest
+from aot.artifact import FilePart, Manifest
 from aot.errors import ArtifactError, UsageError
+from aot.runtime.files import MANIFEST
 from aot.store import Store, digest
 
 CHUNK = 1 << 20

@@ -17,6 +17,7 @@ import pytest
 from aot import artifact, artifact_write
 from aot.config import Budget
 from aot.errors import ArtifactError, UsageError
+from aot.runtime import files
 from aot.stages.package import Result, package
 from aot.stages.verify import verify_engine
 from tests.tiny import PLAN, SPEC, WEIGHT, Workshop
@@ -224,7 +225,7 @@ def test_what_is_no_artifact_is_not_overwritten(shop: Workshop, tmp_path: Path) 
 def test_a_missing_artifact_is_the_users_error() -> None:
     assert not artifact.is_artifact("nowhere.aot")
     with pytest.raises(UsageError, match="no such artifact"):
-        artifact.unpacked("nowhere.aot")
+        files.unpacked("nowhere.aot")
 
 
 def test_a_full_disk_keeps_the_previous_artifact(

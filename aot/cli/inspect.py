@@ -25,7 +25,8 @@ def command(artifact: str, nodes: bool, as_json: bool) -> int:
     Example:
       aot inspect minilm.aot --nodes
     """
-    from aot.artifact import check_files, prepared_of, read_manifest, unpacked
+    from aot.artifact import check_files, prepared_of, read_manifest
+    from aot.runtime.files import unpacked
 
     folder = unpacked(artifact)
     manifest = read_manifest(folder, shown=artifact)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from aot.artifact import COPY, REBUILD, unpacked
 from aot.errors import ArtifactError
+from aot.runtime.files import COPY, REBUILD, unpacked
 
 
 def report_of(name: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,34 @@ from aot.store import Store, sha256
 MANIFEST = "manifest.json"
 GIVE = "give the folder or the .tar that `aot build` wrote"
 COPY = "copy the artifact again, or build it again"
+REBUILD = "build it again: aot build MODEL"
+SCHEMA = 1
+
+
+def manifest_data(folder: Path, shown: str) -> dict[str, Any]:
+    """`manifest.json` of an artifact folder as plain data, of a schema that this aot reads; its fields are not checked.
+
+    Raises ArtifactError for a file that is missing or is not JSON, and for a newer schema.
+    """
+    where = f"{shown}/{MANIFEST}"
+    try:
+        data = json.loads((folder / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        raise ArtifactError("not an artifact: it has no manifest.json", where=shown, fix=GIVE) from None
+    except OSError as error:
+        raise ArtifactError(f"the manifest cannot be read: {error.strerror}", where=where, fix=COPY) from error
+    except ValueError as error:
+        raise ArtifactError(f"the manifest is not JSON: {error}", where=where, fix=REBUILD) from error
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if not isinstance(version, int):
+        raise ArtifactError("the manifest is not one of aot's: it has no schema_version", where=where, fix=REBUILD)
+    if version > SCHEMA:
+        raise ArtifactError(
+            f"the artifact has schema version {version}, and this aot reads up to {SCHEMA}",
+            where=where,
+            fix="upgrade aot, or build the artifact again with this version",
+        )
+    return dict(data)
 
 
 def check(folder: Path, name: str, size: int, digest: str, shown: str) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,8 @@ from typing import Any
 from aot.errors import ArtifactError
 from aot.profile import Profile
 from aot.runtime import files
-from aot.runtime.files import COPY, GIVE, MANIFEST
+from aot.runtime.files import MANIFEST, REBUILD
 
-SCHEMA = 1
-REBUILD = "build it again: aot build MODEL"
 GRAPH = "graph/model.onnx"
 
 
@@ -97,31 +94,14 @@ def read(name: str) -> Manifest:
     Raises UsageError for a path that is not there, ArtifactError for what is no artifact of this aot.
     """
     folder = files.unpacked(name)
-    where = f"{name}/{MANIFEST}"
-    try:
-        data = json.loads((folder / MANIFEST).read_bytes())
-    except FileNotFoundError:
-        raise ArtifactError("not an artifact: it has no manifest.json", where=name, fix=GIVE) from None
-    except OSError as error:
-        raise ArtifactError(f"the manifest cannot be read: {error.strerror}", where=where, fix=COPY) from error
-    except ValueError as error:
-        raise ArtifactError(f"the manifest is not JSON: {error}", where=where, fix=REBUILD) from error
-    version = data.get("schema_version") if isinstance(data, dict) else None
-    if not isinstance(version, int):
-        raise ArtifactError("the manifest is not one of aot's: it has no schema_version", where=where, fix=REBUILD)
-    if version > SCHEMA:
-        raise ArtifactError(
-            f"the artifact has schema version {version}, and this aot reads up to {SCHEMA}",
-            where=where,
-            fix="upgrade aot, or build the artifact again with this version",
-        )
+    data = files.manifest_data(folder, name)
     try:
         return _manifest(data, folder, name)
     except KeyError as error:
         said = f"it lacks {error}"
     except (TypeError, ValueError, AttributeError) as error:
         said = " ".join(str(error).split())
-    raise ArtifactError(f"the manifest is damaged: {said}", where=where, fix=REBUILD)
+    raise ArtifactError(f"the manifest is damaged: {said}", where=f"{name}/{MANIFEST}", fix=REBUILD)
 
 
 def _manifest(data: Mapping[str, Any], folder: Path, shown: str) -> Manifest:

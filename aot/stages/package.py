@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from aot import toolchain
 from aot.artifact import (
-    SCHEMA,
     CandidatePart,
     EnginePart,
     Half,
@@ -27,6 +26,7 @@ from aot.profile import as_json
 from aot.records import TIMING, Engine, Record, Report
 from aot.report.search import sentences
 from aot.run import Run, StageTime
+from aot.runtime.files import SCHEMA
 from aot.runtime.kernels import LAUNCHED
 from aot.stages.verify import rejudge
 from aot.store import FACTS, digest

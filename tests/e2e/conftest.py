@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import Aot, write_mlp_onnx
+from tests.e2e.harness import Aot, Here, write_mlp_onnx
 
 
 @pytest.fixture
@@ -15,6 +15,12 @@ def aot(tmp_path: Path) -> Aot:
     folder = tmp_path / "project"
     folder.mkdir()
     return Aot(folder, tmp_path / "store")
+
+
+@pytest.fixture
+def here(aot: Aot) -> Here:
+    """The same in this process."""
+    return Here(aot.folder, aot.store)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,9 @@
-"""The command line as a user has it: a process of its own, a project folder, a store."""
+"""The command line as a user has it: a project folder, a store, and a process of its own where that is the point."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -10,8 +12,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
+
+from aot.cli import _main as cli
 
 MODELS = Path(__file__).parent / "models"
 MAIN = "import sys; from aot.cli import main; sys.exit(main())"
@@ -45,7 +50,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Aot:
-    """Runs `aot` in `folder` with the store in `store`."""
+    """Runs `aot` in `folder` with the store in `store`, each time in a process of its own."""
 
     folder: Path
     store: Path
@@ -78,6 +83,23 @@ class Aot:
     def environment(self) -> dict[str, str]:
         """The environment of this process with the store moved."""
         return {**os.environ, "XDG_CACHE_HOME": str(self.store), "COLUMNS": "200", "NO_COLOR": "1"}
+
+
+class Here(Aot):
+    """The same in this process, where torch need not be imported again: for all but how a process begins and ends."""
+
+    def __call__(self, *arguments: str | Path, before: str = "", env: dict[str, str] | None = None) -> Outcome:
+        """Run to the end; nothing can run before in the same process."""
+        assert not before
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.chdir(self.folder),
+            mock.patch.dict(os.environ, self.environment | (env or {})),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            code = cli.call([str(argument) for argument in arguments])
+        return Outcome(code, out.getvalue(), err.getvalue())
 
 
 def write_mlp(folder: Path) -> Path:

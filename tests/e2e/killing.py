@@ -1,8 +1,8 @@
-"""Kills builds at random instants and looks at what is left; run as a script, prints one JSON object.
+"""Kills builds at instants all along them and looks at what is left; run as a script, prints one JSON object.
 
     python killing.py MODEL.onnx FOLDER KILLS SEED
 
-Everything heavy is imported once and each build is a fork, so that fifty builds take seconds. A fork that is
+Everything heavy is imported once and each build is a fork, so that many builds take seconds. A fork that is
 killed with SIGKILL cannot clean up, as a process of its own could not.
 """
 
@@ -106,7 +106,7 @@ def main(model: str, folder: Path, kills: int, seed: int) -> None:
     for number in range(kills):
         work = folder / str(number)
         work.mkdir()
-        instant = chance.uniform(0, duration)
+        instant = duration * (number + chance.random()) / kills
         child = start(model, work)
         time.sleep(instant)
         os.kill(child, signal.SIGKILL)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e.harness import DIM, Aot, Outcome, write_mlp
+from tests.e2e.harness import DIM, Aot, Here, Outcome, write_mlp
 
 CPU = ("--backend", "onnxruntime", "--precision", "fp32")
 
@@ -30,10 +30,10 @@ def write(path: Path, text: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory, mlp_onnx: Path) -> Aot:
+def warm(tmp_path_factory: pytest.TempPathFactory, mlp_onnx: Path) -> Here:
     """A folder with a finished `mlp.aot`, and a store that knows the model, so that a refusal takes no time."""
     base = tmp_path_factory.mktemp("warm")
-    aot = Aot(base, base / "store")
+    aot = Here(base, base / "store")
     outcome = aot("build", mlp_onnx, *DIM, *CPU, "-o", "mlp.aot")
     assert outcome.code == 0, outcome.err
     return aot
@@ -46,24 +46,24 @@ def test_a_missing_file(aot: Aot) -> None:
     assert_refused(aot("build", "nowhere.py"), "nowhere.py", "fix:")
 
 
-def test_a_form_that_is_no_model(aot: Aot) -> None:
-    write(aot.folder / "weights.txt", "1 2 3")
-    assert_refused(aot("build", "weights.txt"), "weights.txt", ".onnx", "fix:")
+def test_a_form_that_is_no_model(here: Here) -> None:
+    write(here.folder / "weights.txt", "1 2 3")
+    assert_refused(here("build", "weights.txt"), "weights.txt", ".onnx", "fix:")
 
 
-def test_a_syntax_error_names_the_line(aot: Aot) -> None:
-    write(aot.folder / "model.py", "import aot\n\ndef model(:\n    pass\n")
-    assert_refused(aot("build", "model.py"), "model.py", "3", "syntax")
+def test_a_syntax_error_names_the_line(here: Here) -> None:
+    write(here.folder / "model.py", "import aot\n\ndef model(:\n    pass\n")
+    assert_refused(here("build", "model.py"), "model.py", "3", "syntax")
 
 
-def test_a_file_without_a_model(aot: Aot) -> None:
-    write(aot.folder / "model.py", "x = 1\n")
-    assert_refused(aot("build", "model.py"), "model.py", "@aot.model")
+def test_a_file_without_a_model(here: Here) -> None:
+    write(here.folder / "model.py", "x = 1\n")
+    assert_refused(here("build", "model.py"), "model.py", "@aot.model")
 
 
-def test_two_models_without_a_choice(aot: Aot) -> None:
+def test_two_models_without_a_choice(here: Here) -> None:
     write(
-        aot.folder / "model.py",
+        here.folder / "model.py",
         """
         import aot
 
@@ -74,12 +74,12 @@ def test_two_models_without_a_choice(aot: Aot) -> None:
         def right(): ...
         """,
     )
-    assert_refused(aot("build", "model.py"), "left", "right", "model.py:")
+    assert_refused(here("build", "model.py"), "left", "right", "model.py:")
 
 
-def test_a_dim_without_bounds(aot: Aot) -> None:
-    write(aot.folder / "model.py", "import aot\nbatch = aot.Dim('batch', min=1)\n")
-    assert_refused(aot("build", "model.py"), "batch", "max", "fix:")
+def test_a_dim_without_bounds(here: Here) -> None:
+    write(here.folder / "model.py", "import aot\nbatch = aot.Dim('batch', min=1)\n")
+    assert_refused(here("build", "model.py"), "batch", "max", "fix:")
 
 
 @pytest.mark.parametrize(
@@ -93,34 +93,34 @@ def test_a_dim_without_bounds(aot: Aot) -> None:
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(
-    warm: Aot, mlp_onnx: Path, option: str, wrong: str, nearest: str
+    warm: Here, mlp_onnx: Path, option: str, wrong: str, nearest: str
 ) -> None:
     assert_refused(warm("build", mlp_onnx, *DIM, option, wrong), wrong, f"'{nearest}'")
 
 
-def test_a_dynamic_dimension_of_an_onnx_file_without_bounds(warm: Aot, mlp_onnx: Path) -> None:
+def test_a_dynamic_dimension_of_an_onnx_file_without_bounds(warm: Here, mlp_onnx: Path) -> None:
     assert_refused(warm("build", mlp_onnx, *CPU), "batch", "'x'", "--dim batch=")
 
 
-def test_a_recipe_that_contradicts_the_precision(warm: Aot, mlp_onnx: Path) -> None:
+def test_a_recipe_that_contradicts_the_precision(warm: Here, mlp_onnx: Path) -> None:
     assert_refused(warm("build", mlp_onnx, *DIM, "--precision", "fp8", "--calibration", "int8"), "fp8", "int8")
 
 
-def test_a_setting_that_does_not_exist(warm: Aot, mlp_onnx: Path) -> None:
+def test_a_setting_that_does_not_exist(warm: Here, mlp_onnx: Path) -> None:
     recipe = write(warm.folder / "mine.yaml", "precision: int8\nplacment: {}\n")
     assert_refused(warm("build", mlp_onnx, *DIM, "--calibration", recipe), "placment", "'placement'", "mine.yaml")
 
 
-def test_a_profile_with_its_optimum_above_its_maximum(warm: Aot, mlp_onnx: Path) -> None:
+def test_a_profile_with_its_optimum_above_its_maximum(warm: Here, mlp_onnx: Path) -> None:
     profile = write(warm.folder / "mine.yaml", "profiles:\n  - {batch: [1, 16, 8]}\n")
     assert_refused(warm("build", mlp_onnx, *DIM, "--profile", profile, *CPU), "batch", "16", "8", "fix:")
 
 
-def test_fp8_for_a_gpu_without_fp8(warm: Aot, mlp_onnx: Path) -> None:
+def test_fp8_for_a_gpu_without_fp8(warm: Here, mlp_onnx: Path) -> None:
     assert_refused(warm("build", mlp_onnx, *DIM, "--precision", "fp8", "--target", "sm80"), "sm80", "sm89", "fix:")
 
 
-def test_tensorrt_without_a_gpu(warm: Aot, mlp_onnx: Path) -> None:
+def test_tensorrt_without_a_gpu(warm: Here, mlp_onnx: Path) -> None:
     assert_refused(
         warm("build", mlp_onnx, *DIM, "--precision", "fp16", "--backend", "tensorrt"), "tensorrt", "--until graph"
     )
@@ -144,33 +144,33 @@ def save(path: Path, nodes: list[object], output: tuple[str, int, list[object]],
     return path
 
 
-def test_an_op_that_the_target_lacks_is_named_before_the_build(aot: Aot) -> None:
+def test_an_op_that_the_target_lacks_is_named_before_the_build(here: Here) -> None:
     from onnx import TensorProto, helper
 
     nodes: list[object] = [helper.make_node("NonZero", ["x"], ["y"], name="find")]
-    save(aot.folder / "find.onnx", nodes, ("y", TensorProto.INT64, [2, "n"]))
-    outcome = aot("build", "find.onnx", "--precision", "fp32", "--target", "sm89")
+    save(here.folder / "find.onnx", nodes, ("y", TensorProto.INT64, [2, "n"]))
+    outcome = here("build", "find.onnx", "--precision", "fp32", "--target", "sm89")
     assert_refused(outcome, "NonZero", "find", "fix:")
 
 
-def test_weights_that_are_not_numbers(aot: Aot) -> None:
+def test_weights_that_are_not_numbers(here: Here) -> None:
     from onnx import TensorProto, helper
 
     w = np.ones((8, 8), np.float32)
     w[3, 3] = np.nan
     nodes: list[object] = [helper.make_node("MatMul", ["x", "w"], ["y"], name="project")]
-    save(aot.folder / "nan.onnx", nodes, ("y", TensorProto.FLOAT, [4, 8]), w=w)
-    assert_refused(aot("build", "nan.onnx", *CPU), "NaN", "'w'")
+    save(here.folder / "nan.onnx", nodes, ("y", TensorProto.FLOAT, [4, 8]), w=w)
+    assert_refused(here("build", "nan.onnx", *CPU), "NaN", "'w'")
 
 
-def test_a_file_that_is_not_onnx(aot: Aot) -> None:
-    (aot.folder / "broken.onnx").write_bytes(b"\x00\x01not a graph")
-    assert_refused(aot("build", "broken.onnx", *CPU), "broken.onnx")
+def test_a_file_that_is_not_onnx(here: Here) -> None:
+    (here.folder / "broken.onnx").write_bytes(b"\x00\x01not a graph")
+    assert_refused(here("build", "broken.onnx", *CPU), "broken.onnx")
 
 
-def test_a_dim_that_the_export_specialises(aot: Aot) -> None:
+def test_a_dim_that_the_export_specialises(here: Here) -> None:
     write(
-        aot.folder / "model.py",
+        here.folder / "model.py",
         """
         import aot
         import torch
@@ -186,16 +186,16 @@ def test_a_dim_that_the_export_specialises(aot: Aot) -> None:
             return Fixed()
         """,
     )
-    assert_refused(aot("build", "model.py", *CPU), "batch", "4", "fix:")
+    assert_refused(here("build", "model.py", *CPU), "batch", "4", "fix:")
 
 
 # Calibration data. The model is exported once; only the data differ.
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Aot:
+def project(tmp_path_factory: pytest.TempPathFactory) -> Here:
     base = tmp_path_factory.mktemp("calibration")
-    return Aot(write_mlp(base / "project"), base / "store")
+    return Here(write_mlp(base / "project"), base / "store")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Aot:
     ],
     ids=["dtype", "shape", "empty", "nan"],
 )
-def test_calibration_data_that_cannot_be_used(project: Aot, samples: np.ndarray, words: list[str]) -> None:
+def test_calibration_data_that_cannot_be_used(project: Here, samples: np.ndarray, words: list[str]) -> None:
     np.savez(project.folder / "samples.npz", x=samples)
     assert_refused(project("build", "model.py", "--precision", "int8", "--backend", "onnxruntime"), *words)
 
@@ -217,34 +217,34 @@ def test_calibration_data_that_cannot_be_used(project: Aot, samples: np.ndarray,
 
 
 @pytest.fixture
-def copy(warm: Aot, aot: Aot) -> Path:
+def copy(warm: Here, here: Here) -> Path:
     """An artifact that a test may damage."""
-    return Path(shutil.copytree(warm.folder / "mlp.aot", aot.folder / "mlp.aot"))
+    return Path(shutil.copytree(warm.folder / "mlp.aot", here.folder / "mlp.aot"))
 
 
 @pytest.mark.parametrize("command", ["run", "inspect", "build"])
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 99}'], ids=["empty", "cut", "list", "newer"])
-def test_a_corrupt_manifest(aot: Aot, copy: Path, command: str, text: str) -> None:
+def test_a_corrupt_manifest(here: Here, copy: Path, command: str, text: str) -> None:
     (copy / "manifest.json").write_text(text)
-    assert_refused(aot(command, "mlp.aot"), "manifest")
+    assert_refused(here(command, "mlp.aot"), "manifest")
 
 
-def test_a_damaged_file_is_named(aot: Aot, copy: Path) -> None:
+def test_a_damaged_file_is_named(here: Here, copy: Path) -> None:
     graph = copy / "graph/model.onnx"
     content = bytearray(graph.read_bytes())
     content[len(content) // 2] ^= 0xFF
     graph.write_bytes(bytes(content))
-    assert_refused(aot("build", "mlp.aot"), "graph/model.onnx")
+    assert_refused(here("build", "mlp.aot"), "graph/model.onnx")
 
 
-def test_an_engine_for_another_gpu_is_not_run(warm: Aot, mlp_onnx: Path) -> None:
+def test_an_engine_for_another_gpu_is_not_run(warm: Here, mlp_onnx: Path) -> None:
     built = warm("build", mlp_onnx, *DIM, "--precision", "fp16", "--target", "sm89", "-o", "rtx.aot", "--json")
     assert built.code == 0, built.err
     assert built.json["verification"]["engine"]["ran"] is False
     assert_refused(warm("run", "rtx.aot", "--engine", "sm89"), "sm89")
 
 
-def test_finishing_under_another_precision(warm: Aot, mlp_onnx: Path) -> None:
+def test_finishing_under_another_precision(warm: Here, mlp_onnx: Path) -> None:
     assert warm("build", mlp_onnx, *DIM, "--precision", "fp16", "--until", "graph", "-o", "half.aot").code == 0
     assert_refused(warm("build", "half.aot", "--precision", "fp8", "--target", "sm89"), "fp16", "fp8")
 
@@ -252,12 +252,12 @@ def test_finishing_under_another_precision(warm: Aot, mlp_onnx: Path) -> None:
 # The disk and the keyboard.
 
 
-def test_a_store_that_cannot_be_written(aot: Aot, mlp_onnx: Path) -> None:
-    aot.store.write_text("a file where the folder should be")
-    assert_refused(aot("build", mlp_onnx, *DIM, *CPU), str(aot.store), "XDG_CACHE_HOME")
+def test_a_store_that_cannot_be_written(here: Here, mlp_onnx: Path) -> None:
+    here.store.write_text("a file where the folder should be")
+    assert_refused(here("build", mlp_onnx, *DIM, *CPU), str(here.store), "XDG_CACHE_HOME")
 
 
-def test_a_full_disk(aot: Aot, mlp_onnx: Path) -> None:
+def test_a_full_disk(aot: Aot, here: Here, mlp_onnx: Path) -> None:
     """A limit on the size of files stands in for the disk: a write beyond it fails as one to a full disk does."""
     full = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
@@ -265,10 +265,10 @@ def test_a_full_disk(aot: Aot, mlp_onnx: Path) -> None:
     )
     assert_refused(aot("build", mlp_onnx, *DIM, *CPU, before=full), str(aot.store))
     assert not list(aot.folder.glob("*.aot"))
-    assert aot("build", mlp_onnx, *DIM, *CPU).code == 0
+    assert here("build", mlp_onnx, *DIM, *CPU).code == 0
 
 
-def test_an_output_that_is_no_artifact_is_not_overwritten(warm: Aot, mlp_onnx: Path) -> None:
+def test_an_output_that_is_no_artifact_is_not_overwritten(warm: Here, mlp_onnx: Path) -> None:
     precious = warm.folder / "results"
     precious.mkdir()
     (precious / "thesis.txt").write_text("keep me")
@@ -276,7 +276,7 @@ def test_an_output_that_is_no_artifact_is_not_overwritten(warm: Aot, mlp_onnx: P
     assert (precious / "thesis.txt").read_text() == "keep me"
 
 
-def test_an_interrupt_says_so_and_leaves_nothing_half_made(aot: Aot, mlp_onnx: Path) -> None:
+def test_an_interrupt_says_so_and_leaves_nothing_half_made(aot: Aot, here: Here, mlp_onnx: Path) -> None:
     process = aot.start("build", mlp_onnx, *DIM, *CPU)
     assert process.stderr is not None
     said = process.stderr.readline()
@@ -286,10 +286,10 @@ def test_an_interrupt_says_so_and_leaves_nothing_half_made(aot: Aot, mlp_onnx: P
     assert "Traceback" not in said + rest
     assert "interrupted" in rest.lower()
     assert not list(aot.folder.glob("*.aot"))
-    assert aot("build", mlp_onnx, *DIM, *CPU).code == 0
+    assert here("build", mlp_onnx, *DIM, *CPU).code == 0
 
 
-def test_json_mode_keeps_standard_output_to_one_object(warm: Aot, mlp_onnx: Path) -> None:
+def test_json_mode_keeps_standard_output_to_one_object(warm: Here, mlp_onnx: Path) -> None:
     refused = warm("build", mlp_onnx, *DIM, "--precision", "fp9", "--json")
     assert refused.code == 2
     assert json.loads(refused.out)["error"]["what"] == "unknown precision 'fp9'"

@@ -7,19 +7,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.e2e import killing
 from tests.e2e.harness import DIM, Aot
 
 
-def test_fifty_kills_leave_nothing_half_made(tmp_path: Path, mlp_onnx: Path) -> None:
-    command = [sys.executable, killing.__file__, str(mlp_onnx), str(tmp_path), "50", "7"]
+@pytest.mark.parametrize("kills", [16, pytest.param(50, marks=pytest.mark.slow)])
+def test_kills_leave_nothing_half_made(tmp_path: Path, mlp_onnx: Path, kills: int) -> None:
+    command = [sys.executable, killing.__file__, str(mlp_onnx), str(tmp_path), str(kills), "7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     rows = result["rows"]
-    assert len(rows) == 50
+    assert len(rows) == kills
     # The instants are spread over the build: most fall inside it, at different stages.
-    assert sum(row["killed"] for row in rows) >= 30
+    assert sum(row["killed"] for row in rows) >= 0.6 * kills
     assert len({row["entries"] for row in rows}) >= 4
     for row in rows:
         assert row["wrong"] == [], row

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e.harness import DIM, Aot, Outcome, write_mlp
+from tests.e2e.harness import DIM, Aot, Here, Outcome, write_mlp
+from tests.plugins.projects import write
 
 BUILD = ("build", "model.py", "--calibration", "mine", "--profile", "mine", "--backend", "onnxruntime", "--json")
 
@@ -24,10 +25,10 @@ DATA = {"collect", "reference", "verify export", *OBSERVED}
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Aot:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Here:
     """The project, built once; each test changes one thing and puts it back."""
     base = tmp_path_factory.mktemp("rebuild")
-    aot = Aot(write_mlp(base / "project"), base / "store")
+    aot = Here(write_mlp(base / "project"), base / "store")
     first = aot(*BUILD)
     assert first.code == 0, first.err
     assert first.worked_on == MODEL | DATA | {"load"}
@@ -46,13 +47,14 @@ def changed(path: Path, content: bytes) -> Iterator[None]:
         path.write_bytes(before)
 
 
-def rebuild(aot: Aot, before: str = "") -> Outcome:
-    outcome = aot(*BUILD, before=before)
+def rebuild(aot: Here, before: str = "") -> Outcome:
+    """In a process of its own where something has to run before."""
+    outcome = Aot(aot.folder, aot.store)(*BUILD, before=before) if before else aot(*BUILD)
     assert outcome.code == 0, outcome.err
     return outcome
 
 
-def rebuilt(aot: Aot, before: str = "") -> set[str]:
+def rebuilt(aot: Here, before: str = "") -> set[str]:
     """The stages that ran. Loading the declaration is how a change is found, not a stage with a result."""
     return rebuild(aot, before).worked_on - {"load"}
 
@@ -63,7 +65,7 @@ def edited(path: Path, old: str, new: str) -> bytes:
     return text.replace(old, new).encode()
 
 
-def test_an_unchanged_rebuild_runs_no_stage_and_imports_nothing_heavy(built: Aot) -> None:
+def test_an_unchanged_rebuild_runs_no_stage_and_imports_nothing_heavy(built: Here) -> None:
     rebuild(built)
     says = "import atexit, sys; atexit.register(lambda: print(*sorted(sys.modules), file=sys.stderr))"
     outcome = rebuild(built, before=says)
@@ -73,13 +75,13 @@ def test_an_unchanged_rebuild_runs_no_stage_and_imports_nothing_heavy(built: Aot
     assert not loaded & {"torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "polygraphy", "model", "layers"}
 
 
-def test_a_touched_but_equal_file_rebuilds_nothing(built: Aot) -> None:
+def test_a_touched_but_equal_file_rebuilds_nothing(built: Here) -> None:
     path = built.folder / "weights.npz"
     path.write_bytes(path.read_bytes())
     assert rebuilt(built) == set()
 
 
-def test_other_weights_rebuild_all_but_the_data(built: Aot) -> None:
+def test_other_weights_rebuild_all_but_the_data(built: Here) -> None:
     path = built.folder / "weights.npz"
     weights = dict(np.load(path))
     weights["first.bias"] += 1
@@ -91,13 +93,13 @@ def test_other_weights_rebuild_all_but_the_data(built: Aot) -> None:
         assert rebuilt(built) == MODEL
 
 
-def test_a_changed_local_module_rebuilds_all_but_the_data(built: Aot) -> None:
+def test_a_changed_local_module_rebuilds_all_but_the_data(built: Here) -> None:
     path = built.folder / "layers.py"
     with changed(path, edited(path, "torch.relu", "torch.sigmoid")):
         assert rebuilt(built) == MODEL
 
 
-def test_other_calibration_data_does_not_export_again(built: Aot) -> None:
+def test_other_calibration_data_does_not_export_again(built: Here) -> None:
     path = built.folder / "samples.npz"
     samples = np.load(path)["x"]
     old = path.read_bytes()
@@ -108,19 +110,19 @@ def test_other_calibration_data_does_not_export_again(built: Aot) -> None:
         assert rebuilt(built) == DATA
 
 
-def test_a_changed_placement_quantizes_again_from_the_same_ranges(built: Aot) -> None:
+def test_a_changed_placement_quantizes_again_from_the_same_ranges(built: Here) -> None:
     path = built.folder / "calib/mine.yaml"
     with changed(path, edited(path, "min_channels: 8", "min_channels: 32")):
         assert rebuilt(built) == QUANTIZED
 
 
-def test_a_changed_profile_builds_the_engine_again(built: Aot) -> None:
+def test_a_changed_profile_builds_the_engine_again(built: Here) -> None:
     path = built.folder / "profiles/mine.yaml"
     with changed(path, edited(path, "optimization_level: 1", "optimization_level: 2")):
         assert rebuilt(built) == ENGINE
 
 
-def test_another_version_of_a_tool_rebuilds_the_stages_that_use_it(built: Aot) -> None:
+def test_another_version_of_a_tool_rebuilds_the_stages_that_use_it(built: Here) -> None:
     upgraded = (
         "import importlib.metadata as m; real = m.version\n"
         "m.version = lambda name: '99.0' if name == 'onnxruntime' else real(name)"
@@ -129,27 +131,25 @@ def test_another_version_of_a_tool_rebuilds_the_stages_that_use_it(built: Aot) -
     assert rebuilt(built) <= {"package"}
 
 
-def test_a_changed_plugin_builds_the_engines_that_hold_it_and_fresh_builds_all(aot: Aot) -> None:
-    """An op of the graph whose plugin is a file of the project: the engine depends on it, the graph does not.
+def test_a_changed_plugin_of_the_graph_and_fresh_build_all_but_the_data_and_all(here: Here) -> None:
+    """An op of the graph whose plugin is a file of the project: its function in the graph is made of the reference.
 
     `--fresh` does every stage again, whatever the store holds.
     """
     import onnx
 
     model = onnx.parser.parse_model("""
-        <ir_version: 10, opset_import: ["" : 20, "aot" : 1]>
-        main (float[batch, 8] x) => (float[batch, 8] y) { r = Relu (x)  y = aot.halve (r) }
-        <domain: "aot", opset_import: ["" : 20]>
-        halve (a) => (b) { half = Constant <value: tensor = float {0.5}> ()  b = Mul (a, half) }
+        <ir_version: 10, opset_import: ["" : 20, "mine" : 1]>
+        main (float[batch, 8] x) => (float[batch, 8] y) { r = Relu (x)  y = mine.triple (r) }
+        <domain: "mine", opset_import: ["" : 20]>
+        triple (a) => (b) { three = Constant <value: tensor = float {3.0}> ()  b = Mul (a, three) }
     """)
-    onnx.save(model, aot.folder / "halved.onnx")
-    (aot.folder / "plugins").mkdir()
-    plugin = aot.folder / "plugins/halve.py"
-    plugin.write_text("SCALE = 0.5\n")
-    build = ("build", "halved.onnx", *DIM, "--precision", "fp32", "--backend", "onnxruntime", "--json")
-    first = aot(*build)
+    onnx.save(model, here.folder / "tripled.onnx")
+    plugin = write(here.folder)
+    build = ("build", "tripled.onnx", *DIM, "--precision", "fp32", "--backend", "onnxruntime", "--json")
+    first = here(*build)
     assert first.code == 0, first.err
-    plugin.write_text("SCALE = 0.25\n")
-    assert aot(*build).worked_on == ENGINE
-    fresh = aot(*build, "--fresh")
+    plugin.write_text(f"{plugin.read_text()}# changed\n")
+    assert here(*build).worked_on == MODEL - {"observe"}  # in FP32 there is nothing to observe
+    fresh = here(*build, "--fresh")
     assert fresh.worked_on == {stage["name"] for stage in fresh.json["stages"]} - {"package"}

@@ -25,7 +25,8 @@
                                             have a default here; each returns the outputs; may be left out
 
 `shapes.x` and `attributes.eps` are what the names say. A size is an integer where it is known and else a `Size`, with
-which + - * // and `ceil_div` can be computed. Tensors are contiguous; the kernel writes every element of its outputs.
+which + - * //, `ceil_div` and `at_most` can be computed. Tensors are contiguous; the kernel writes every element of its
+outputs.
 
 From it follow the torch op, which `aot.ops.OP` is in a model; the ONNX node, with a function made of the reference,
 which runs wherever the kernel cannot; PTX for each GPU; and the check of the kernel against the reference.
@@ -37,9 +38,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aot.plugins.sizes import Size, ceil_div, fixed, power_of_two
+from aot.plugins.sizes import Size, at_most, ceil_div, fixed, power_of_two
 
-__all__ = ["Launch", "Named", "Size", "ceil_div", "fixed", "power_of_two"]
+__all__ = ["Launch", "Named", "Size", "at_most", "ceil_div", "fixed", "power_of_two"]
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ class Size:
     def _refuse(self, *_: object) -> NoReturn:
         raise Varies(
             f"{describe(self.tree)} varies, so nothing can be decided by it before the engine runs",
-            fix="compute with + - * // and ceil_div alone, or let the kernel decide; fixed(size) asks for a fixed one",
+            fix="compute with + - * //, ceil_div and at_most alone, or let the kernel decide; fixed(size) asks for a "
+            "fixed one",
         )
 
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
@@ -125,6 +126,11 @@ def describe(tree: Any) -> str:
 def ceil_div(a: Any, b: Any) -> Any:
     """a / b, rounded up: how many blocks of b hold a."""
     return _joined("ceil", a, b) if isinstance(a, Size) or isinstance(b, Size) else -(-a // b)
+
+
+def at_most(size: Any, limit: int) -> Any:
+    """The size, or the limit where it is more than that."""
+    return _joined("min", size, limit) if isinstance(size, Size) else min(size, limit)
 
 
 def fixed(size: Any, what: str = "a size that the kernel takes as a constant") -> int:

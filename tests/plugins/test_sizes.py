@@ -7,14 +7,15 @@ import math
 import pytest
 
 from aot.errors import PluginError
-from aot.plugin import ceil_div, fixed, power_of_two
+from aot.plugin import at_most, ceil_div, fixed, power_of_two
 from aot.plugins.sizes import describe, evaluate, tree_of, varying
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (5, 3), (0, 7), (129, 64)])
 def test_an_expression_is_worth_what_the_numbers_are(sizes: tuple[int, int]) -> None:
     def computed(a: object, b: object) -> object:
-        return [math.prod((a, b, 2)), ceil_div(a, 16) * b, 7 - ceil_div(b, 4), (a + 3) // 2 - 1, ceil_div(100, b + 1)]  # type: ignore[operator]
+        rounded = [ceil_div(a, 16) * b, 7 - ceil_div(b, 4), ceil_div(100, b + 1)]  # type: ignore[operator]
+        return [math.prod((a, b, 2)), (a + 3) // 2 - 1, at_most(a, 4) * b, *rounded]  # type: ignore[operator]
 
     a, b = varying("x", 0), varying("x", 1)
     found = [evaluate(tree_of(size), {"x": sizes}) for size in computed(a, b)]  # type: ignore[attr-defined]

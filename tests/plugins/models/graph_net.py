@@ -23,12 +23,12 @@ class Layer(nn.Module):
 
 
 class GraphNet(nn.Module):
-    """x [nodes, 12], edge [2, edges] from node to node in any order, counts [graphs] of nodes -> [graphs, 5]."""
+    """x [nodes, width], edge [2, edges] from node to node in any order, counts [graphs] of nodes -> [graphs, 5]."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 12, inner: int = 16) -> None:
         super().__init__()
-        self.first, self.second = Layer(12, 16, "max"), Layer(16, 16, "mean")
-        self.head = nn.Linear(16, 5)
+        self.first, self.second = Layer(width, inner, "max"), Layer(inner, inner, "mean")
+        self.head = nn.Linear(inner, 5)
 
     def forward(self, x: torch.Tensor, edge: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         x = self.second(self.first(x, edge), edge)

@@ -41,6 +41,7 @@ def load(
             if reason is None:
                 return _with_engine(found, one, here, contexts, verify)
             reasons[one.target] = reason
+    here.leave()
     if engine not in (None, CPU):
         raise TargetError(
             f"the engine for {engine} does not run here: {reasons[str(engine)]}",
@@ -62,7 +63,11 @@ def _with_engine(found: Manifest, engine: Engine, here: _Here, contexts: int, ve
 
         gpu = here.gpu
         assert isinstance(gpu, Gpu)
-        executor = TensorRt(gpu, found, engine, contexts)
+        try:
+            executor = TensorRt(gpu, found, engine, contexts)
+        except BaseException:
+            gpu.close()
+            raise
     return Session(found, executor, f"engine {engine.target} ({engine.backend} {engine.version})")
 
 
@@ -97,6 +102,12 @@ class _Here:
             return Gpu(self._device)
         except AotError as error:
             return error.what
+
+    def leave(self) -> None:
+        """Let the GPU go that no engine fits."""
+        found = self.__dict__.get("gpu")
+        if isinstance(found, Gpu):
+            found.close()
 
     def misfit(self, engine: Engine) -> str | None:
         """Why an engine does not run here, both sides named; None where nothing speaks against it."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -152,7 +152,11 @@ class Plan:
         self._log.warnings.clear()
         return said
 
-    def refuse(self, doing: str) -> None:
+    def close(self) -> None:
+        """Unload it; no context of it may be left."""
+        self._engine = self._runtime = None
+
+    def refuse(self, doing: str) -> NoReturn:
         """Raise EngineError for a call that TensorRT refused, with what a plugin raised in this thread, or the log."""
         plugin_v3.raise_kept(here=True)
         raise EngineError(f"{self._title} {doing}: {self.said()}", where=self._where)
@@ -190,7 +194,10 @@ class Context:
 
     def output_shapes(self, names: Sequence[str] | Mapping[str, Any]) -> dict[str, Shape]:
         """The shapes of outputs for the inputs' shapes; -1 where values decide."""
-        missing = self._context.infer_shapes()
+        try:
+            missing = self._context.infer_shapes()
+        except RuntimeError as error:  # shapes that contradict each other inside the model
+            self._plan.refuse(f"does not find the shapes of outputs ({' '.join(str(error).split())})")
         if missing:
             self._plan.refuse(f"does not know the shapes of outputs before {', '.join(missing)}")
         return {name: tuple(self._context.get_tensor_shape(name)) for name in names}

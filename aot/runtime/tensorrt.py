@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
 
-from aot.errors import AotError
+from aot.errors import AotError, EngineError
 from aot.runtime.cuda import Gpu
 from aot.runtime.executor import Binding, Call, Executor, Kept
 from aot.runtime.interchange import HOST, Array
@@ -26,6 +27,7 @@ class TensorRt(Executor):
     """A plan and the lanes that run it."""
 
     def __init__(self, gpu: Gpu, manifest: Manifest, engine: Engine, contexts: int) -> None:
+        self._closed = True  # until all of it is there
         self.tells = f"{engine.backend} {engine.version}"
         self._gpu = gpu
         self._fed = {state.output: name for name, state in manifest.states.items()}
@@ -33,6 +35,7 @@ class TensorRt(Executor):
             self._plan = Plan(gpu, manifest, engine)
         self._pool = Pool(self._lane, contexts)
         self._bound: set[Bound] = set()
+        self._closed = False
 
     def _lane(self, stream: int | None) -> Lane:
         return Lane(self._plan, GRAPHS, stream)
@@ -82,15 +85,22 @@ class TensorRt(Executor):
         return {"device_bytes": self._gpu.allocated + self._plan.size, "host_bytes": self._gpu.pinned}
 
     def close(self) -> None:
-        """See Executor.close."""
+        """See Executor.close. TensorRT's objects go before the GPU's context."""
+        if self._closed:
+            return
+        self._closed = True
         self._pool.close()
         with self._gpu:
             for bound in list(self._bound):
                 bound.close()
             for lane in self._pool.lanes:
                 lane.close()
-            del self._plan
+            self._plan.close()
         self._gpu.close()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.close()
 
 
 class Ready(Pending):
@@ -147,6 +157,10 @@ class Later(Pending):
                     self._executor._pool.give(self._lane)
 
 
+def _over() -> None:
+    raise EngineError("the bound call is closed", fix="bind it again: session.bound(...)")
+
+
 class Bound(Binding):
     """A call on a lane of its own, which is captured where it can be."""
 
@@ -185,3 +199,4 @@ class Bound(Binding):
             with self._gpu:
                 self._lane.wait()
                 self._lane.close()
+                self._run = _over

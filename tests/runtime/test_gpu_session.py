@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +126,23 @@ class TestSteadyState:
         assert session.memory() == {"device_bytes": plan + 4096 + 512, "host_bytes": 512}
         assert (cuda.device, cuda.host) == (4096 + 512, 512)
         session.close()
-        assert (cuda.device, cuda.host, cuda.retained) == (0, 0, 0)
         session.close()
+        assert (cuda.device, cuda.host, cuda.retained) == (0, 0, 0)
         with pytest.raises(EngineError, match="closed"):
             session(x=rows(2))
+
+    def test_a_session_that_nobody_has_any_more_gives_everything_back(self, cuda: Cuda, tmp_path: Path) -> None:
+        folder = artifacts.linear(tmp_path / "a.aot", engines=[artifacts.ENGINE], plan=plan_of("linear"))
+        session = aot.load(folder)
+        session(x=rows(2))
+        bound = session.bound(x=rows(2))
+        del session
+        gc.collect()
+        bound.run()  # what was made of it keeps it
+        np.testing.assert_allclose(bound.outputs()["y"], rows(2) @ WEIGHT, rtol=1e-6)
+        del bound
+        gc.collect()
+        assert (cuda.device, cuda.host, cuda.retained) == (0, 0, 0)
 
 
 class TestGraphs:

@@ -72,6 +72,7 @@ class TestWhatRuns:
             aot.load(folder, engine=target)
         assert raised.value.what == f"the engine for {target} does not run here: {why}"
         assert raised.value.fix == f"the artifact holds {target}; engine='cpu' runs its final graph on onnxruntime"
+        assert cuda.retained == 0
 
     def test_without_a_gpu_the_graph(self, tmp_path: Path) -> None:
         folder = with_engine(tmp_path / "here.aot")

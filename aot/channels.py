@@ -140,7 +140,7 @@ class Channels:
             _add(self.squares, power, whole)
 
     def arrays(self) -> dict[str, Array]:
-        """Everything, as arrays."""
+        """Everything, as arrays; in an order that does not tell which part was counted first."""
         found = {
             "axis": np.array(self.axis),
             "amax": self.amax,
@@ -149,8 +149,8 @@ class Channels:
             "coarse": self.coarse,
             "products": np.array(self.squares is not None),
         }
-        found |= {f"sums/{power}": whole for power, whole in self.sums.items()}
-        return found | {f"squares/{power}": whole for power, whole in (self.squares or {}).items()}
+        found |= {f"sums/{power}": whole for power, whole in sorted(self.sums.items())}
+        return found | {f"squares/{power}": whole for power, whole in sorted((self.squares or {}).items())}
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Array]) -> Channels:

@@ -98,7 +98,7 @@ def saved(folder: Path, batches: list[dict[str, Any]]) -> list[Path]:
 
 def same(left: Statistics, right: Statistics) -> bool:
     a, b = left.arrays(), right.arrays()
-    return a.keys() == b.keys() and all(np.array_equal(a[key], b[key]) for key in a)
+    return list(a) == list(b) and all(np.array_equal(a[key], b[key]) for key in a)
 
 
 def test_extremes_of_a_convolutional_net_are_exact(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def seen(batches: Sequence[np.ndarray], axis: int) -> Statistics:
 
 def same(left: Statistics, right: Statistics) -> bool:
     a, b = left.arrays(), right.arrays()
-    return a.keys() == b.keys() and all(np.array_equal(a[key], b[key]) for key in a)
+    return list(a) == list(b) and all(np.array_equal(a[key], b[key]) for key in a)
 
 
 @EACH

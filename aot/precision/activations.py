@@ -52,8 +52,7 @@ def fitted(amax: dict[str, float], statistics: Statistics, form: Quantized) -> d
         if tensor is None or tensor.histogram is None or not chosen:
             continue
         _, values, counts = magnitudes(tensor)
-        off = [
-            (counts * np.square(errors(values, chosen * more / form.top, form)).mean(axis=1)).sum() for more in _OCTAVE
-        ]
+        values /= np.float32(chosen)  # squares of the largest numbers do not overflow
+        off = [(counts * np.square(errors(values, more / form.top, form)).mean(axis=1)).sum() for more in _OCTAVE]
         found[name] = chosen * float(_OCTAVE[int(np.argmin(off))])
     return found

@@ -6,7 +6,7 @@ over x that is
     (Q(W) - W) E[x] + Q(W) E[Q(x) - x],
 
 one number an output channel, which its bias takes back. The first part is that of arXiv 1906.04721, 4.2; the second
-comes from the histograms of the input's channels (`activations.py`).
+is known of activations behind a Relu (`activations.py`).
 """
 
 from __future__ import annotations

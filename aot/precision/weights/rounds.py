@@ -138,9 +138,10 @@ class Rounds:
         values = stored(array, scales, grain, self.form) if values is None else values
         kept = values.astype(np.float32) * grain.spread(scales, array.ndim)
         shift = self._product(kept - array, layer, channels.mean)
-        if read.scale is not None and self.seen is not None and (tensor := self.seen.tensor(read.value)) is not None:
-            rest = resting(read.value, len(channels.amax))
-            shift = shift + self._product(kept, layer, mean_errors(tensor, read.scale, self.form, rest))
+        if read.scale is not None and self.seen is not None:
+            tensor, rest = self.seen.tensor(read.value), resting(read.value, len(channels.amax))
+            if tensor is not None and rest is not None:
+                shift = shift + self._product(kept, layer, mean_errors(tensor, rest, read.scale, self.form))
         why = correct(layer, shift)
         if why is None:
             self.bias.done.append(name)

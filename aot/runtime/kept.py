@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import prod
 
 from aot.runtime.cuda import Gpu, Handle, rounded
 from aot.runtime.executor import Kept
@@ -10,13 +11,16 @@ from aot.runtime.interchange import Array
 
 
 class KeptOnGpu(Kept):
-    """The states of one sequence of calls. outputs: input by the name of the output that is its next value.
+    """The states of one sequence of calls. outputs: input by the name of the output that is its next value. closed: is
+    told when their memory is given back.
 
     A call reads one place and writes the other: TensorRT does not promise that an output may lie where an input is.
     """
 
-    def __init__(self, gpu: Gpu, values: Mapping[str, Array], outputs: Mapping[str, str]) -> None:
-        self._gpu, self._outputs = gpu, dict(outputs)
+    def __init__(
+        self, gpu: Gpu, values: Mapping[str, Array], outputs: Mapping[str, str], closed: Callable[[KeptOnGpu], None]
+    ) -> None:
+        self._gpu, self._outputs, self._closed = gpu, dict(outputs), closed
         self._values = {name: (value.shape, value.dtype) for name, value in values.items()}
         self._at: dict[str, int] = {}
         half = 0
@@ -60,21 +64,18 @@ class KeptOnGpu(Kept):
             if self._last is not None:
                 self._gpu.reach(self._event)
             return {
-                name: self._gpu.read(self.now(name)[1], dtype.itemsize * _volume(shape)).view(dtype).reshape(shape)
+                name: self._gpu.read(self.now(name)[1], dtype.itemsize * prod(shape)).view(dtype).reshape(shape)
                 for name, (shape, dtype) in self._values.items()
             }
 
     def close(self) -> None:
-        """See Kept.close."""
+        """See Kept.close. Nothing happens the second time."""
+        if not self._base:
+            return
+        self._closed(self)
         with self._gpu:
             if self._last is not None:
                 self._gpu.reach(self._event)
             self._gpu.free(self._base, 2 * self._half)
             self._gpu.destroy_event(self._event)
-
-
-def _volume(shape: tuple[int, ...]) -> int:
-    volume = 1
-    for size in shape:
-        volume *= size
-    return volume
+        self._base = 0

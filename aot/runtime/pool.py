@@ -11,6 +11,11 @@ from aot.errors import EngineError
 from aot.runtime.lanes import Lane
 
 
+def closed() -> EngineError:
+    """The error for a call of what was closed."""
+    return EngineError("the session is closed", fix="load the artifact again: aot.load(...)")
+
+
 class Unfinished(Protocol):
     """A call that was submitted: it holds its lane until someone takes its outputs."""
 
@@ -41,7 +46,7 @@ class Pool:
         while True:
             with self._changed:
                 if self._closed:
-                    raise EngineError("the session is closed", fix="load the artifact again: aot.load(...)")
+                    raise closed()
                 lane = self._next(stream)
                 if lane is not None:
                     return lane

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -75,6 +76,10 @@ class Stream:
     def close(self) -> None:
         """Give the states' memory back."""
         with self._lock:
+            self._forget()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
             self._forget()
 
     def _step(self, inputs: Mapping[str, Any], act: Callable[[Call], T]) -> T:

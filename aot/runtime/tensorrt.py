@@ -16,7 +16,7 @@ from aot.runtime.lanes import Lane
 from aot.runtime.manifest import Engine, Manifest
 from aot.runtime.pending import Pending
 from aot.runtime.plan import Plan
-from aot.runtime.pool import Pool
+from aot.runtime.pool import Pool, closed
 from aot.runtime.started import Started
 
 GRAPHS = 16
@@ -35,6 +35,7 @@ class TensorRt(Executor):
             self._plan = Plan(gpu, manifest, engine)
         self._pool = Pool(self._lane, contexts)
         self._bound: set[Bound] = set()
+        self._states: set[KeptOnGpu] = set()
         self._closed = False
 
     def _lane(self, stream: int | None) -> Lane:
@@ -72,13 +73,19 @@ class TensorRt(Executor):
 
     def bind(self, call: Call) -> Binding:
         """See Executor.bind."""
+        if self._closed:
+            raise closed()
         bound = Bound(self, call)
         self._bound.add(bound)
         return bound
 
     def keep(self, values: Mapping[str, Array]) -> Kept:
         """See Executor.keep."""
-        return KeptOnGpu(self._gpu, values, self._fed)
+        if self._closed:
+            raise closed()
+        kept = KeptOnGpu(self._gpu, values, self._fed, self._states.discard)
+        self._states.add(kept)
+        return kept
 
     def memory(self) -> dict[str, int]:
         """See Executor.memory; the plan's size stands for its weights."""
@@ -91,8 +98,8 @@ class TensorRt(Executor):
         self._closed = True
         self._pool.close()
         with self._gpu:
-            for bound in list(self._bound):
-                bound.close()
+            for one in [*self._bound, *self._states]:
+                one.close()
             for lane in self._pool.lanes:
                 lane.close()
             self._plan.close()
@@ -126,7 +133,7 @@ class Later(Pending):
         self._lock = threading.Lock()
         self._over = False
         self._outputs: dict[str, Any] = {}
-        self._error: AotError | None = None
+        self._error: BaseException | None = None
         executor._pool.later(self)
 
     def done(self) -> bool:
@@ -150,8 +157,10 @@ class Later(Pending):
             with self._executor._gpu:
                 try:
                     self._outputs = self._started.outputs(self._executor._plan.outputs)
-                except AotError as error:
+                except BaseException as error:
                     self._error = error
+                    if not isinstance(error, AotError):
+                        raise
                 finally:
                     self._over = True
                     self._executor._pool.give(self._lane)

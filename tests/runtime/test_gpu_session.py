@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 import aot
 from aot.errors import ArtifactError, EngineError, InputError
-from aot.runtime import graphs
+from aot.runtime import graphs, plugin_v3
 from tests.backends import fake_tensorrt
 from tests.runtime import artifacts, fake_cupy, hammering
 from tests.runtime.artifacts import DIMS, WEIGHT
@@ -387,6 +388,19 @@ class TestErrors:
             session(x=rows(2))
         engine().broken = False
         np.testing.assert_allclose(session(x=rows(2))["y"], rows(2) @ WEIGHT, rtol=1e-6)
+
+    def test_what_a_plugins_kernel_raised_is_told_in_its_thread(
+        self, linear: Loads, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kept = EngineError("the kernel is not launched", where="node 'norm' (add_rms_norm)")
+        elsewhere = EngineError("of another call")
+        monkeypatch.setattr(plugin_v3, "_kept", [(1, elsewhere), (threading.get_ident(), kept)])
+        session = linear()
+        engine().broken = True
+        with pytest.raises(EngineError) as raised:
+            session(x=rows(2))
+        assert raised.value is kept
+        assert plugin_v3._kept == [(1, elsewhere)]
 
     def test_an_error_of_the_gpu_says_its_name_and_what_to_do(self, linear: Loads, cuda: Cuda) -> None:
         session = linear()

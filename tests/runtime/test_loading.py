@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import tarfile
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 
 import aot
 from aot import toolchain
+from aot.declaration import Dim, Input, ModelSpec, State
 from aot.errors import AotError, ArtifactError, EngineError, TargetError, UsageError
 from aot.plugins.compiling import Compiled
 from aot.runtime import manifest, plugin_v3
@@ -205,6 +207,19 @@ class TestManifest:
         (tmp_path / "manifest.json").write_text("{")
         with pytest.raises(ArtifactError, match="not JSON"):
             aot.load(tmp_path)
+
+    def test_a_declaration_is_read_as_it_was_written(self, tmp_path: Path) -> None:
+        side, total = Dim("side", min=32, opt=64, max=96, multiple_of=32), np.float32(1.5)
+        spec = ModelSpec(
+            "m",
+            {"ids": Input([side], "int64", low=3, high=9), "state_total": Input([1, side])},
+            kept={"state_total": State("total", "state_total_out", base64.b64encode(total.tobytes()).decode())},
+        )
+        folder = self.edited(tmp_path / "a.aot", lambda m: m.update(spec=spec.to_json()))
+        found = manifest.read(str(folder))
+        assert [str(tensor) for tensor in found.inputs.values()] == ["int64 [side]", "float32 [1, side]"]
+        assert (found.dims, found.multiples, found.lows) == ({"side": (32, 64, 96)}, {"side": 32}, {"ids": 3})
+        assert found.states == {"state_total": manifest.State("state_total_out", total.tobytes())}
 
     def test_what_a_build_writes_is_what_is_read(self, tmp_path: Path) -> None:
         """Of an artifact that `aot build` would write, with an engine for the CPU."""

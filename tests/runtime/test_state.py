@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import aot
-from aot.errors import InputError, UsageError
+from aot.errors import EngineError, InputError, UsageError
 from aot.runtime import Session
 from tests.runtime import artifacts, fake_cuda, fake_cupy, fake_engine
 from tests.runtime.conftest import Loads, plan_of
@@ -206,3 +206,17 @@ class TestOnTheGpu:
         assert session.memory()["device_bytes"] == before + 2 * 256
         stream.close()
         assert session.memory()["device_bytes"] == before
+        stream(x=ONE)
+        del stream
+        assert session.memory()["device_bytes"] == before
+
+    def test_it_does_not_outlive_the_session(self, counter: Loads, cuda: Cuda) -> None:
+        session = counter()
+        stream = session.stream()
+        stream(x=ONE)
+        session.close()
+        assert (cuda.device, cuda.retained) == (0, 0)
+        stream.close()
+        with pytest.raises(EngineError, match="closed"):
+            stream(x=ONE)
+        assert (cuda.device, cuda.retained) == (0, 0)

@@ -11,10 +11,9 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from aot import profile as shapes_of
 from aot import toolchain
@@ -27,7 +26,7 @@ from aot.errors import EngineError, GraphError, ProfileError
 from aot.profile import Profile
 from aot.progress import Progress
 from aot.records import TIMING
-from aot.runtime import plugin_v3
+from aot.runtime import plugin_v3, vendors
 from aot.runtime.log import last_lines, make_log
 from aot.toolchain import Machine
 
@@ -39,18 +38,14 @@ class Nvinfer(Backend):
     """A backend over one of the two vendor modules."""
 
     suffix = ".plan"
-    module_name: ClassVar[str]
 
     def module(self) -> ModuleType:
         """The vendor's module. Raises EngineError where its libraries do not load."""
-        try:
-            return import_module(self.module_name)
-        except (ImportError, OSError) as error:
-            raise EngineError(
-                f"{self.title} does not load: {' '.join(str(error).split())}",
-                where=f"import {self.module_name}",
-                fix="aot doctor says what is missing",
-            ) from error
+        return vendors.module(self.name)
+
+    def version(self) -> str | None:
+        """See Backend.version."""
+        return vendors.version(self.name)
 
     def start(self) -> tuple[ModuleType, Any]:
         """The module, and a log for one build or one session."""

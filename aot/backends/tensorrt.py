@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from aot.backends import _plugin_v3
 from aot.backends._nvinfer import Nvinfer
 from aot.config import Precision
 from aot.errors import TargetError
-from aot.runtime import plugin_v3
+from aot.runtime import plugin_v3, vendors
 from aot.targets import CPU, check_precision
 from aot.toolchain import Machine
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 OLDEST = (10, 6)
 AHEAD_OF_TIME = (10, 9)
 """The first TensorRT whose engines hold kernels of plugins and launch them without Python."""
-_DISTRIBUTIONS = ("tensorrt", *(f"tensorrt-cu{cuda}{part}" for cuda in (13, 12) for part in ("", "-bindings")))
 _ELSEWHERE = "--until graph here and aot build on the prepared artifact there, or --backend tensorrt_rtx"
 
 
@@ -38,15 +36,7 @@ class TensorRt(Nvinfer):
     """See the module's docstring."""
 
     name = "tensorrt"
-    title = "TensorRT"
-    module_name = "tensorrt"
-
-    def version(self) -> str | None:
-        """See Backend.version. The bindings' wheel alone has no module `tensorrt` and does not count."""
-        if find_spec(self.module_name) is None:
-            return None
-        found = (toolchain.version(name) for name in _DISTRIBUTIONS)
-        return next((version for version in found if version), None)
+    title = vendors.TITLES[name]
 
     def targets(self, machine: Machine) -> tuple[str, ...]:
         """This machine's GPU."""

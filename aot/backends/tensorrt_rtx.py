@@ -10,10 +10,10 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from aot import toolchain
 from aot.backends._nvinfer import Nvinfer
 from aot.config import Precision
 from aot.errors import EngineError, TargetError
+from aot.runtime import vendors
 from aot.targets import check_precision
 from aot.toolchain import Machine
 
@@ -24,13 +24,7 @@ class TensorRtRtx(Nvinfer):
     """See the module's docstring."""
 
     name = "tensorrt_rtx"
-    title = "TensorRT-RTX"
-    module_name = "tensorrt_rtx"
-
-    def version(self) -> str | None:
-        """See Backend.version."""
-        found = (toolchain.version(name) for name in ("tensorrt-rtx-cu13", "tensorrt-rtx-cu12", "tensorrt-rtx"))
-        return next((version for version in found if version), None)
+    title = vendors.TITLES[name]
 
     def targets(self, machine: Machine) -> tuple[str, ...]:
         """Every target it knows, this machine's GPU first."""

@@ -55,7 +55,7 @@ types: venv
 test: check tests ## what has to pass before a change is kept: lint, types, tests
 
 tests: venv
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 sweep: $(SWEPT) $(BINDINGS) ## the tests that take minutes, then every family of models; takes up where it stopped
 	$(BIN)/python -m pytest -m slow

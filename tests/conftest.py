@@ -15,6 +15,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 # What a shell runs in the background ignores SIGINT, and so would all that tests start there.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 ROOT = Path(__file__).parent.parent
+LONG = ("tests/test_examples.py", "tests/e2e/", "tests/plugins/", "tests/frontend/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files whose tests take seconds each come first: the last one would leave the other processes without work."""
+    place = {item: [item.nodeid.startswith(start) for start in LONG] for item in items}
+    items.sort(key=lambda item: place[item], reverse=True)
 
 
 @pytest.fixture(autouse=True)

@@ -72,7 +72,7 @@ class Lane:
 
         Raises InputError for an array of another GPU, EngineError as TensorRT does.
         """
-        self._join(call)
+        others = self._join(call)
         copies_in: list[Copy] = []
         shapes, addresses, values = self._placed(call, copies_in)
         known = self._outputs.get((call.profile, shapes))
@@ -92,25 +92,31 @@ class Lane:
         self._staged = bool(copies_in) and not on_host
         if self._staged:
             self._gpu.record(self._event, self.stream)
+        for other in others:  # what comes there may write what the call reads
+            self._gpu.record(self._event, self.stream)
+            self._gpu.wait_for(other, self._event)
         if call.kept is not None:
             assert isinstance(call.kept, KeptOnGpu)
             call.kept.advance(self.stream)
         return known, made
 
-    def _join(self, call: Call) -> None:
-        """Let the lane's stream wait for whatever else works on what the call reads."""
+    def _join(self, call: Call) -> list[Handle]:
+        """Let the lane's stream wait for whatever else works on what the call reads: the streams, but for its own."""
         if self._staged:
             self._gpu.reach(self._event)  # a copy from pinned memory that is about to be written again
             self._staged = False
+        others: list[Handle] = []
         if call.mixed:
             own = None if call.like.device == HOST else call.like.kind  # whose stream this is
-            for kind in {given.kind for given in call.given.values() if given.device != HOST and given.kind is not own}:
-                other = self._gpu.handle(kind.stream(self._gpu.device))
+            kinds = {given.kind for given in call.given.values() if given.device != HOST and given.kind is not own}
+            others = [self._gpu.handle(kind.stream(self._gpu.device)) for kind in kinds]
+            for other in others:
                 self._gpu.record(self._event, other)
                 self._gpu.wait_for(self.stream, self._event)
         if call.kept is not None:
             assert isinstance(call.kept, KeptOnGpu)
             call.kept.join(self.stream)
+        return others
 
     def _placed(self, call: Call, copies: list[Copy]) -> tuple[tuple[Shape, ...], list[int], dict[str, Array]]:
         """(shapes, addresses, values of inputs that TensorRT reads on the host) of all inputs; what must be copied is
@@ -293,7 +299,7 @@ class Lane:
 
     def close(self) -> None:
         """Give everything back, once it is over."""
-        self._gpu.wait(self._own)
+        self._gpu.settle()
         self._graphs.close()
         self._contexts.clear()
         if self._staging is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -48,6 +49,7 @@ class Plan:
     def __init__(self, gpu: Gpu, manifest: Manifest, engine: Engine) -> None:
         self.gpu = gpu
         self.captures = True
+        self._making = threading.Lock()
         self._title = vendors.TITLES[engine.backend]
         trt = self.trt = vendors.module(engine.backend)
         self._log = make_log(trt)
@@ -140,7 +142,9 @@ class Plan:
 
     def made_context(self) -> Any:
         """A new execution context that brings no memory of its own."""
-        context = self._engine.create_execution_context(self.trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+        strategy = self.trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        with self._making:  # lanes of several threads share the engine
+            context = self._engine.create_execution_context(strategy)
         if context is None:
             raise EngineError(f"{self._title} makes no execution context: {self.said()}", where=self._where)
         return context

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aot.errors import EngineError
 from aot.runtime.cuda import Gpu, rounded
 from aot.runtime.interchange import Array
 from aot.runtime.plan import Slot
@@ -72,10 +73,13 @@ def make_allocator(trt: Any, room: Growing) -> Any:
             trt.IOutputAllocator.__init__(self)
 
         def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:
-            return room.room(size)
+            try:
+                return room.room(size)
+            except EngineError:  # no exception travels through C++; without memory TensorRT says what fails
+                return 0
 
         def reallocate_output_async(self, tensor_name: str, memory: int, size: int, alignment: int, stream: int) -> int:
-            return room.room(size)
+            return self.reallocate_output(tensor_name, memory, size, alignment)
 
         def notify_shape(self, tensor_name: str, shape: Any) -> None:
             room.shape = tuple(shape)

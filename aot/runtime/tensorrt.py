@@ -206,6 +206,5 @@ class Bound(Binding):
         if self in self._executor._bound:
             self._executor._bound.discard(self)
             with self._gpu:
-                self._lane.wait()
                 self._lane.close()
                 self._run = _over

@@ -67,7 +67,7 @@ class Plan:
         self.scratch = int(self._engine.device_memory_size_v2)
         self.profiles = int(self._engine.num_optimization_profiles)
         self._check(manifest)
-        self.inputs = tuple(self._input(name, tensor.dtype) for name, tensor in manifest.inputs.items())
+        self.inputs = tuple(self._input(n, tensor.dtype) for n, tensor in manifest.inputs.items() if n in self._names)
         most = self._largest_outputs(manifest)
         self.captures = min(most.values(), default=0) >= 0 and not any(slot.host for slot in self.inputs)
         self.outputs = tuple(
@@ -89,12 +89,15 @@ class Plan:
 
     def _check(self, manifest: Manifest) -> None:
         engine, modes = self._engine, self.trt.TensorIOMode
-        names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+        names = self._names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         for mode, tensors in ((modes.INPUT, manifest.inputs), (modes.OUTPUT, manifest.outputs)):
             held = {name for name in names if engine.get_tensor_mode(name) == mode}
-            if held != set(tensors):
+            # An input that nothing reads may be missing from the engine.
+            if not held <= set(tensors) or (mode == modes.OUTPUT and held != set(tensors)):
                 raise self._other(f"has {', '.join(sorted(held))} where the manifest has {', '.join(sorted(tensors))}")
             for name, tensor in tensors.items():
+                if name not in held:
+                    continue
                 wanted = getattr(self.trt.DataType, TENSORRT_TYPES.get(tensor.dtype, ""), None)
                 found = engine.get_tensor_dtype(name)
                 if found != wanted:

@@ -429,6 +429,21 @@ class TestErrors:
         with aot.load(folder) as session:
             assert session.outputs["y"].dtype == "float32"
 
+    def test_an_input_that_the_engine_does_not_read_is_asked_for_and_left(self, cuda: Cuda, tmp_path: Path) -> None:
+        folder = artifacts.write(
+            tmp_path / "more.aot",
+            None,
+            inputs={"unread": ("int64", ["batch"]), "x": ("float32", ["batch", 3])},
+            outputs={"y": ("float32", ["batch", 2])},
+            profiles=[DIMS],
+            engines=[artifacts.ENGINE],
+            plan=plan_of("linear"),
+        )
+        with aot.load(folder) as session:
+            for _ in range(3):
+                got = session(unread=np.zeros(2, np.int64), x=rows(2))
+                np.testing.assert_allclose(got["y"], rows(2) @ WEIGHT, rtol=1e-6)
+
     def test_a_plan_that_tensorrt_does_not_load(self, cuda: Cuda, tmp_path: Path) -> None:
         folder = artifacts.linear(tmp_path / "damaged.aot", engines=[artifacts.ENGINE], plan=b"no plan")
         with pytest.raises(

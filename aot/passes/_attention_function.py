@@ -12,18 +12,19 @@ _TEXT = """
 attention <heads, causal, scale> (q, k, v, mask) => (y)
 {{
     qw = Cast<to = 1>(q)  kw = Cast<to = 1>(k)  vw = Cast<to = 1>(v)  added = Cast<to = 1>(mask)
-    heads4 = Constant<value_ints = [0, 0, {heads}, {head}]>()
-    q4 = Reshape(qw, heads4)  qt = Transpose<perm = [0, 2, 1, 3]>(q4)
-    k4 = Reshape(kw, heads4)  kt = Transpose<perm = [0, 2, 3, 1]>(k4)
-    v4 = Reshape(vw, heads4)  vt = Transpose<perm = [0, 2, 1, 3]>(v4)
-    axes = Constant<value_ints = [1, 2]>()
-    m4 = Unsqueeze(added, axes)
+    groups = Constant<value_ints = [0, 0, {kv_heads}, {group}, {head}]>()
+    shared = Constant<value_ints = [0, 0, {kv_heads}, 1, {head}]>()
+    q5 = Reshape(qw, groups)  qt = Transpose<perm = [0, 2, 3, 1, 4]>(q5)
+    k5 = Reshape(kw, shared)  kt = Transpose<perm = [0, 2, 3, 4, 1]>(k5)
+    v5 = Reshape(vw, shared)  vt = Transpose<perm = [0, 2, 3, 1, 4]>(v5)
+    axes = Constant<value_ints = [1, 2, 3]>()
+    m5 = Unsqueeze(added, axes)
     products = MatMul(qt, kt)
     times = Constant<value_float = {scale}>()
     scaled = Mul(products, times)
-    scores = Add(scaled, m4)
+    scores = Add(scaled, m5)
     limit = Constant<value_float = -9000.0>()
-    unmasked = Greater(m4, limit)
+    unmasked = Greater(m5, limit)
     {seen}
     nothing = Constant<value_float = -1e38>()
     none = Constant<value_float = 0.0>()
@@ -31,7 +32,7 @@ attention <heads, causal, scale> (q, k, v, mask) => (y)
     shares = Softmax<axis = -1>(kept)
     weights = Where(seen, shares, none)
     sums = MatMul(weights, vt)
-    turned = Transpose<perm = [0, 2, 1, 3]>(sums)
+    turned = Transpose<perm = [0, 3, 1, 2, 4]>(sums)
     flat = Constant<value_ints = [0, 0, {width}]>()
     joined = Reshape(turned, flat)
     y = CastLike(joined, q)
@@ -49,20 +50,21 @@ _CAUSAL = """
 """
 
 
-def function(heads: int, head: int, causal: bool, scale: float, opset: int) -> ir.Function:
-    """q [B, L, heads · head], k and v [B, S, heads · head], mask [B, S] -> y as q, computed in FP32.
+def function(heads: int, kv_heads: int, head: int, causal: bool, scale: float, opset: int) -> ir.Function:
+    """q [B, L, heads · head], k and v [B, S, kv_heads · head], mask [B, S] -> y as q, computed in FP32.
 
     A key whose mask is at most -9000 is left out, with `causal` one behind a query too; a query without keys gives 0.
     The function's `overload` tells one choice of these numbers from another.
     """
     text = _TEXT.format(
         opset=opset,
-        heads=heads,
+        kv_heads=kv_heads,
+        group=heads // kv_heads,
         head=head,
         width=heads * head,
         scale=repr(float(scale)),
         seen=_CAUSAL if causal else "seen = Identity(unmasked)",
     )
     proto = onnx.parser.parse_function(text)
-    proto.overload = f"h{heads}_e{head}_c{int(causal)}_s{float(scale)!r}"
+    proto.overload = f"h{heads}_{kv_heads}_e{head}_c{int(causal)}_s{float(scale)!r}"
     return ir.serde.deserialize_function(proto)

@@ -14,10 +14,12 @@ from aot.passes._attention import NARROW, Site, found, square
 from aot.passes._attention_function import DOMAIN, NAME, function
 from aot.passes._edit import (
     Dim,
+    array,
     as_attributes,
     attribute,
     constant,
     dims,
+    made_by,
     nodes,
     only_user,
     opset,
@@ -28,12 +30,15 @@ from aot.passes._edit import (
 # Loads of a row are aligned for these, and no head is known to be larger.
 _HEADS = range(8, 257, 8)
 _BATCH, _LENGTH, _HEAD, _ELEMENT = range(4)
+_JOINED = "_joined"
 
 
 class _View(NamedTuple):
     """heads of `head` elements each, out of a value [batch, length, width]: all, or what an output of `split` holds.
 
-    scale: what they are multiplied with on their way.
+    scale: what they are multiplied with on their way. repeated: how often each head is, one copy behind the other.
+    axes: where the value is not [batch, length, width] but has its heads apart, what each of its axes is: they are put
+    side by side then, as behind rotary embedding.
     """
 
     source: ir.Value
@@ -42,6 +47,18 @@ class _View(NamedTuple):
     scale: float
     split: ir.Node | None = None
     output: int = 0
+    repeated: int = 1
+    axes: tuple[int, ...] | None = None
+
+    @property
+    def batch(self) -> Dim:
+        """How many sequences."""
+        return (dims(self.source) or (None, None, None))[0 if self.axes is None else self.axes.index(_BATCH)]
+
+    @property
+    def length(self) -> Dim:
+        """How many positions."""
+        return (dims(self.source) or (None, None, None))[1 if self.axes is None else self.axes.index(_LENGTH)]
 
 
 class _Fit(NamedTuple):
@@ -72,11 +89,19 @@ class _Fit(NamedTuple):
 def attention_kernel(model: ir.Model, skip: Skip) -> int:
     """softmax(s Q Kt + M) V, Q, K and V heads of [B, L, W], = aot::attention(Q, K, V, M) with scale s.
 
-    A key whose mask is below -9000 is left out, which beside any other key has a weight of 0 anyway: so both differ
-    for a query alone that may look at no key at all, and gets zeros. The node is called after the second MatMul,
-    `NAME_attention`, and the function that comes with it says what it computes.
+    K and V may have fewer heads, each repeated for a group of Q's: the kernel takes them as they are. Where something
+    stands between the heads and [B, L, W], as rotary embedding does, they are put side by side behind it. A key whose
+    mask is below -9000 is left out, which beside any other key has a weight of 0 anyway: so both differ for a query
+    alone that may look at no key at all, and gets zeros. The node is called after the second MatMul, `NAME_attention`,
+    and the function that comes with it says what it computes.
     """
     return _rewritten(model, skip, lambda name: True)
+
+
+def is_joined(value: ir.Value | None) -> bool:
+    """Whether an input of a node that was made here is a copy, its heads put side by side."""
+    node = made_by(value, "Reshape")
+    return node is not None and str(node.name).endswith(_JOINED)
 
 
 def attention_kernel_of(names: Collection[str]) -> Pass:
@@ -114,13 +139,14 @@ def _fit(site: Site, node: ir.Node) -> _Fit | str:
         return f"{what} are not the heads of one value [batch, length, width]"
     if q.head not in _HEADS or (k.head, v.head) != (q.head, q.head):
         return f"its heads have the sizes {q.head}, {k.head}, {v.head}"
-    if (k.heads, v.heads) != (q.heads, q.heads):
-        return f"it has {q.heads}, {k.heads} and {v.heads} heads"
+    # One head of keys is not repeated in the graph: it is broadcast by the product.
+    grouped = all(one.heads * one.repeated == q.heads or (one.heads, one.repeated) == (1, 1) for one in (k, v))
+    if q.repeated != 1 or k.heads != v.heads or not grouped:
+        return f"it has {q.heads * q.repeated}, {k.heads} and {v.heads} heads"
     if not q.scale * k.scale > 0:
         return "its scale is not positive"
-    batch, queries = (dims(q.source) or ())[:2]
-    keys = (dims(k.source) or ())[1]
-    if not all(same(batch, (dims(one.source) or ())[0]) for one in (k, v)) or not same(keys, (dims(v.source) or ())[1]):
+    batch, queries, keys = q.batch, q.length, k.length
+    if not (same(batch, k.batch) and same(batch, v.batch) and same(keys, v.length)):
         return "its batch is broadcast, or not known"
     causal = mask is not None and square(mask)
     if mask is not None and not causal:
@@ -134,14 +160,15 @@ def _fit(site: Site, node: ir.Node) -> _Fit | str:
 
 
 def _view(value: ir.Value, axes: Sequence[int], *, scaled: bool = True) -> _View | None:
-    """Follow `value` back to [batch, length, width]; axes: what each of its axes is. None where it is no such view."""
-    scale = 1.0
+    """Follow `value` back to [batch, length, width], or as far as heads of known sizes go; axes: what each of its axes
+    is. None where it has no such heads."""
+    scale, repeated = 1.0, 1
     split: ir.Node | None = None
     output = 0
     while True:
         node = value.producer()
-        if node is None or node.domain != "" or len(axes) != 4:
-            return None
+        if node is None or node.domain != "":
+            return _apart(value, axes, scale, repeated) if split is None else None
         if node.op_type == "Transpose":
             back = [0] * 4
             for axis, source in zip(axes, attribute(node, "perm", [3, 2, 1, 0]), strict=True):
@@ -150,16 +177,45 @@ def _view(value: ir.Value, axes: Sequence[int], *, scaled: bool = True) -> _View
         elif node.op_type == "Mul" and scaled:
             number = scalar(node.inputs[1])
             if number is None:
-                return None
+                return _apart(value, axes, scale, repeated) if split is None else None
             scale *= number
+        elif node.op_type == "Gather" and split is None and repeated == 1 and (times := _repeats(node, axes)):
+            repeated = times
         elif node.op_type == "Split" and split is None and axes[attribute(node, "axis", 0)] == _HEAD:
             split, output = node, value.index() or 0
         elif node.op_type == "Reshape":
-            return _reshaped(node, axes, scale, split, output)
+            found = _reshaped(node, axes, scale, split, output)
+            if found is not None:
+                return found._replace(repeated=repeated)
+            return _apart(value, axes, scale, repeated) if split is None else None
         else:
-            return None
+            return _apart(value, axes, scale, repeated) if split is None else None
         assert node.inputs[0] is not None
         value = node.inputs[0]
+
+
+def _apart(value: ir.Value, axes: Sequence[int], scale: float, repeated: int) -> _View | None:
+    """Heads that are put side by side behind `value`."""
+    sizes = dims(value)
+    if sizes is None or len(sizes) != len(axes):
+        return None
+    heads, head = sizes[axes.index(_HEAD)], sizes[axes.index(_ELEMENT)]
+    if not isinstance(heads, int) or not isinstance(head, int):
+        return None
+    return _View(value, heads, head, scale, repeated=repeated, axes=tuple(axes))
+
+
+def _repeats(node: ir.Node, axes: Sequence[int]) -> int | None:
+    """How often a Gather has every head, one copy behind the other; None where it does something else."""
+    index, sizes = array(node.inputs[1]), dims(node.inputs[0])
+    axis = attribute(node, "axis", 0)
+    if index is None or index.ndim != 1 or sizes is None or axes[axis] != _HEAD:
+        return None
+    heads = sizes[axis]
+    if not isinstance(heads, int) or not heads or len(index) % heads:
+        return None
+    times = len(index) // heads
+    return times if np.array_equal(index, np.repeat(np.arange(heads), times)) else None
 
 
 def _reshaped(node: ir.Node, axes: Sequence[int], scale: float, split: ir.Node | None, output: int) -> _View | None:
@@ -202,13 +258,15 @@ class _Making:
 
     model: ir.Model
     _masks: dict[Any, ir.Value] = field(default_factory=dict)
+    _joins: dict[Any, ir.Value] = field(default_factory=dict)
     _splits: dict[ir.Node, Sequence[ir.Value]] = field(default_factory=dict)
 
     def kernel(self, site: Site, fit: _Fit, node: ir.Node, name: str) -> None:
         """Put the node in the place of the site's end."""
-        q, k, v = (self._part(one) for one in (fit.query, fit.key, fit.value))
+        named = {"q": fit.query, "k": fit.key, "v": fit.value}
+        q, k, v = (self._part(one, node, what) for what, one in named.items())
         heads, head, scale = fit.query.heads, fit.query.head, fit.query.scale * fit.key.scale
-        said = function(heads, head, fit.causal, scale, opset(self.model))
+        said = function(heads, fit.key.heads, head, fit.causal, scale, opset(self.model))
         self.model.functions.setdefault(said.identifier(), said)
         self.model.opset_imports.setdefault(DOMAIN, 1)
         self.model.ir_version = max(self.model.ir_version or 0, 10)  # from there on, functions have overloads
@@ -228,8 +286,10 @@ class _Making:
             fit.end.graph, fit.end, [fit.end], [made], fit.end.outputs, made.outputs
         )
 
-    def _part(self, view: _View) -> ir.Value:
+    def _part(self, view: _View, node: ir.Node, what: str) -> ir.Value:
         """The heads of a view side by side: its source, or the part of it that the heads' Split took."""
+        if view.axes is not None:
+            return self._joined(view, view.axes, node, what)
         if view.split is None:
             return view.source
         if view.split not in self._splits:
@@ -241,6 +301,18 @@ class _Making:
                 view.split, "Split", [view.source, sizes], shapes, view.source.dtype, {"axis": -1}
             )
         return self._splits[view.split][view.output]
+
+    def _joined(self, view: _View, axes: tuple[int, ...], node: ir.Node, what: str) -> ir.Value:
+        """What has its heads apart as [batch, length, width]."""
+        key = (view.source, axes)
+        if key not in self._joins:
+            perm = [axes.index(one) for one in (_BATCH, _LENGTH, _HEAD, _ELEMENT)]
+            flat = constant(self.model, f"{node.name}_{what}_flat", np.array([0, 0, view.heads * view.head]))
+            sizes, dtype = [view.batch, view.length], view.source.dtype
+            apart, side = [ir.Shape([*sizes, view.heads, view.head])], [ir.Shape([*sizes, view.heads * view.head])]
+            (turned,) = self._before(node, "Transpose", [view.source], apart, dtype, {"perm": perm}, f"{what}_turned")
+            (self._joins[key],) = self._before(node, "Reshape", [turned, flat], side, dtype, what=f"{what}{_JOINED}")
+        return self._joins[key]
 
     def _flat(self, mask: ir.Value, node: ir.Node) -> ir.Value:
         """[batch, 1, 1, keys] -> [batch, keys]."""

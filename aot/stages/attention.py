@@ -78,11 +78,14 @@ def wanted(plan: Plan, target: str) -> Header | None:
 def of(model: ir.Model, header: Header, plan: Plan, target: str, gpu: str | None, compiled: Compile) -> Attention:
     """What becomes kernels in the graph by the plan, where nobody asked: what is faster at the sizes that every profile
     is optimized for. The graph is rewritten in place."""
+    from aot.passes.attention_kernel import is_joined
 
     def slower(node: PluginNode) -> str | None:
         if plan.attention == "asked" or node.call is None:
             return None
         dtypes, (made,) = node.call.dtypes, [one for one in model.graph.all_nodes() if one.name == node.name]
+        if any(is_joined(value) for value in made.inputs):
+            return "its heads have to be copied side by side, which was not measured: --plugin attention does it"
         sizes = [_shapes(header, made, profile) for profile in plan.profiles]
         won = [tuned.wins(header, target, dtypes, one, gpu=gpu, project=plan.project) for one in sizes]
         if None in won:

@@ -59,6 +59,40 @@ CAUSAL = """(float16[B,S,32] x, float16[B,S,32] z, float16[B,S,32] w) => (float1
     size = Shape<start = 1, end = 2>(x)  s = Squeeze(size, front)  columns = Range(zero, s, one)
     rows = Unsqueeze(columns, side)  seen = GreaterOrEqual(rows, columns)  m = Where(seen, yes, no)
 """ + SCALED.partition("{\n")[2]
+# Heads of keys and values for a group of queries each, as surgery leaves them, and one for all.
+GROUPED = """(float16[B,S,64] x, float16[B,T,32] z, float16[B,T,32] w, float16[B,1,1,T] m) => (float16[B,S,64] y)
+<int64[4] many = {0, 0, 4, 16}, int64[4] few = {0, 0, 2, 16}, int64[3] flat = {0, 0, 64}, float16 scale = {13312},
+ int64[4] each = {0, 0, 1, 1}>
+{
+    q4 = Reshape(x, many)  qt = Transpose<perm = [0, 2, 1, 3]>(q4)  q = Mul(qt, scale)
+    k4 = Reshape(z, few)  kt = Transpose<perm = [0, 2, 1, 3]>(k4)
+    kr = Gather<axis = 1>(kt, each)  k = Transpose<perm = [0, 1, 3, 2]>(kr)
+    v4 = Reshape(w, few)  vt = Transpose<perm = [0, 2, 1, 3]>(v4)  v = Gather<axis = 1>(vt, each)
+    a = MatMul(q, k)  b = Add(a, m)  p = Softmax(b)  o = MatMul(p, v)
+    t = Transpose<perm = [0, 2, 1, 3]>(o)  y = Reshape(t, flat)
+}"""
+SHARED = (
+    GROUPED.replace("32] ", "16] ")
+    .replace("few = {0, 0, 2, 16}", "few = {0, 0, 1, 16}")
+    .replace(
+        "kr = Gather<axis = 1>(kt, each)  k = Transpose<perm = [0, 1, 3, 2]>(kr)",
+        "k = Transpose<perm = [0, 1, 3, 2]>(kt)",
+    )
+    .replace(
+        "vt = Transpose<perm = [0, 2, 1, 3]>(v4)  v = Gather<axis = 1>(vt, each)",
+        "v = Transpose<perm = [0, 2, 1, 3]>(v4)",
+    )
+)
+# Rotary embedding between the heads of queries and keys and the scores.
+ROTARY = (
+    GROUPED.replace("(float16[B,S,64] x,", "(float16[S,16] c, float16[T,16] d, float16[B,S,64] x,")
+    .replace(
+        "q = Mul(qt, scale)",
+        "qa, qb = Split<axis = -1, num_outputs = 2>(qt)  qn = Neg(qb)  qr = Concat<axis = -1>(qn, qa)"
+        " qc = Mul(qt, c)  qs = Mul(qr, c)  qy = Add(qc, qs)  q = Mul(qy, scale)",
+    )
+    .replace("kr = Gather<axis = 1>(kt, each)", "kc = Mul(kt, d)  kr = Gather<axis = 1>(kc, each)")
+)
 LAYERS = """(float16[B,S,32] x, float16[B,1,1,S] m) => (float16[B,S,32] y2)
 <int64[4] heads = {0, 0, 2, 16}, int64[3] flat = {0, 0, 32}>
 {""" + "".join(
@@ -69,6 +103,9 @@ LAYERS = """(float16[B,S,32] x, float16[B,1,1,S] m) => (float16[B,S,32] y2)
     t{n} = Transpose<perm = [0, 2, 1, 3]>(o{n})  y{n} = Reshape(t{n}, flat)"""
     for n, x in ((1, "x"), (2, "y1"))
 ) + "}"  # fmt: skip
+
+
+IDS = ["scaled", "unmasked", "packed", "causal", "grouped", "shared", "rotary"]
 
 
 class attention(OpRun):
@@ -120,17 +157,36 @@ def formed(text: str, sites: int = 1) -> tuple[ir.Model, list[ir.Node]]:
 
 
 @pytest.mark.parametrize(("batch", "queries", "keys"), [(1, 1, 1), (2, 5, 7), (3, 17, 4)])
-@pytest.mark.parametrize("text", [SCALED, UNMASKED, PACKED, CAUSAL], ids=["scaled", "unmasked", "packed", "causal"])
+@pytest.mark.parametrize("text", [SCALED, UNMASKED, PACKED, CAUSAL, GROUPED, SHARED, ROTARY], ids=IDS)
 def test_computes_what_stood_there(text: str, batch: int, queries: int, keys: int) -> None:
     before = parse(text)
     model, _ = formed(text)
     onnx.checker.check_model(ir.to_proto(model))
     given = draw(before, batch, queries, keys)
     expected = on_onnxruntime(before, given).astype(np.float32)
-    assert expected.shape == (batch, queries, 32)
+    assert expected.shape[:2] == (batch, queries)
     assert np.abs(expected).max() > 0.1
     for got in (on_onnxruntime(model, given), by_reference(model, given)):
         np.testing.assert_allclose(got.astype(np.float32), expected, rtol=0, atol=4e-3)
+
+
+@pytest.mark.parametrize(("text", "width"), [(GROUPED, 32), (SHARED, 16)])
+def test_heads_that_queries_share_are_given_as_they_are(text: str, width: int) -> None:
+    model, (node,) = formed(text)
+    assert [str(value.name) for value in node.inputs[:3] if value] == ["x", "z", "w"]
+    assert [str(value.shape) for value in node.inputs[1:3] if value] == [f"[B,T,{width}]"] * 2
+    assert node.attributes["heads"].value == 4
+    assert ops(model) == {"Squeeze": 1, "attention": 1}
+
+
+def test_what_stands_between_the_heads_and_the_scores_has_them_put_side_by_side() -> None:
+    """Keys before they are repeated."""
+    model, (node,) = formed(ROTARY)
+    assert [str(value.shape) for value in node.inputs[:3] if value] == ["[B,S,64]", "[B,T,32]", "[B,T,32]"]
+    assert node.attributes["scale"].value == 0.25
+    assert ops(model)["Gather"] == 0
+    joined = [value.producer() for value in node.inputs[:2] if value]
+    assert [one.op_type for one in joined if one] == ["Reshape", "Reshape"]
 
 
 def test_a_scale_on_the_queries_becomes_the_attribute() -> None:
@@ -193,8 +249,7 @@ def test_only_sites_that_are_named_are_rewritten() -> None:
         (SCALED.replace("0, 0, 2, 16}", "0, 0, 8, 4}"), "its heads have the sizes 4, 4, 4"),
         (SCALED.replace("float16", "float"), "it is not in FP16 or BF16 throughout"),
         (SCALED.replace("{13312}", "{46080}"), "its scale is not positive"),
-        (SCALED.replace("Mul(qt, scale)", "Relu(qt)"), f"its queries {NOT_HEADS}"),
-        (SCALED.replace("float16[B,T,32] z", "float16[B,2,16,T] k").replace(
+        (SCALED.replace("float16[B,T,32] z", "float16[B,H,16,T] k").replace(
             "k4 = Reshape(z, heads)  k = Transpose<perm = [0, 2, 3, 1]>(k4)", ""),
          f"its keys {NOT_HEADS}"),
         (SCALED.replace("perm = [0, 2, 1, 3]>(o)", "perm = [2, 0, 1, 3]>(o)"), "its heads are not joined behind it"),

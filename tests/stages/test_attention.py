@@ -157,6 +157,18 @@ def test_what_was_measured_holds_for_the_sizes_that_a_profile_is_optimized_for(
     assert jobs[0].shapes["q"] == (None, None, 32)  # it serves all of them
 
 
+def test_a_copy_of_heads_was_not_measured_so_it_is_made_where_it_is_asked_for(
+    run: Run, tmp_path: Path, jobs: list[Job], timings: Any
+) -> None:
+    timings(True)
+    text = SCALED.replace("q = Mul(qt, scale)", "qr = Tanh(qt)  q = Mul(qr, scale)")
+    assert stage.kernels(run, final(tmp_path, text), made(tmp_path), "sm90") is None
+    assert jobs == []
+    got = stage.kernels(run, final(tmp_path, text), made(tmp_path, asked=True), "sm90")
+    assert got is not None
+    assert got.facts["attention"]["formed"] == [NODE]
+
+
 def test_what_is_compiled_is_what_the_graph_says(run: Run, tmp_path: Path, jobs: list[Job]) -> None:
     stage.kernels(run, final(tmp_path), made(tmp_path, asked=True), "sm90")
     (job,) = jobs

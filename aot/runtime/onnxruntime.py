@@ -60,6 +60,7 @@ class OnnxRuntime(Executor):
             ) from error
         self._inputs, self._outputs = manifest.inputs, manifest.outputs
         self._names = list(manifest.outputs)
+        self._read = {one.name for one in self._session.get_inputs()}
         self._narrow = any(one.dtype in BITS for one in (*self._inputs.values(), *self._outputs.values()))
         self._fed = {state.output: name for name, state in manifest.states.items()}
         self._bytes = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
@@ -98,7 +99,7 @@ class OnnxRuntime(Executor):
         return self._finished(found, call)
 
     def _feed(self, call: Call) -> dict[str, Any]:
-        return {name: given.host() for name, given in call.given.items()}
+        return {name: given.host() for name, given in call.given.items() if name in self._read}
 
     def _computed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         try:

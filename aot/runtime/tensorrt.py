@@ -98,7 +98,8 @@ class TensorRt(Executor):
         self._closed = True
         self._pool.close()
         with self._gpu:
-            for one in [*self._bound, *self._states]:
+            ending: list[Bound | KeptOnGpu] = [*self._bound, *self._states]
+            for one in ending:
                 one.close()
             for lane in self._pool.lanes:
                 lane.close()

@@ -91,6 +91,19 @@ def test_a_library_that_follows_the_array_api_gets_its_own_arrays(session: Sessi
     np.testing.assert_allclose(array, rows(2) @ WEIGHT, rtol=1e-5)
 
 
+def test_an_input_that_the_graph_does_not_read_is_asked_for_and_left(tmp_path: Path) -> None:
+    folder = artifacts.write(
+        tmp_path / "more.aot",
+        artifacts.LINEAR,
+        inputs={"unread": ("int64", ["batch"]), "x": ("float32", ["batch", 3])},
+        outputs={"y": ("float32", ["batch", 2])},
+        profiles=[artifacts.DIMS],
+    )
+    with aot.load(folder) as session:
+        got = session(unread=np.zeros(2, np.int64), x=rows(2))
+        np.testing.assert_allclose(got["y"], rows(2) @ WEIGHT, rtol=1e-5)
+
+
 def test_half_precision_in_and_out(tmp_path: Path) -> None:
     graph = """<ir_version: 10, opset_import: ["": 20]>
     twice (float16[batch, 3] x) => (float16[batch, 3] y) { y = Add(x, x) }"""

@@ -1,14 +1,22 @@
 """What runs where an engine is deployed: numpy, cuda-bindings and TensorRT's runtime, or onnxruntime; no torch.
 
-load -> Session     `aot.load("x.aot")`: chosen, checked, loaded
+load -> Session     `aot.load("x.aot")`: docs/runtime.md says how it is used
 manifest.py         what an artifact is to someone who runs it; files.py: its files, unpacked and checked
 loading.py          which of its engines runs here, and why the others do not
+
 session.py          calls, whatever runs them; state.py: what is fed back; pending.py: calls that are not over
-signature.py        names, dtypes, shapes and profiles, held against what is given
-interchange.py      numpy, torch, CuPy and whatever speaks DLPack (dlpack.py), and back
-executor.py         what runs a call: onnxruntime.py on the CPU, tensorrt.py on a GPU
-lanes.py            a stream with its memory and contexts; graphs.py: CUDA graphs of them
-cuda.py             the calls of the driver that all this needs; driver.py: kernels as PTX
+calls.py            from what is given to a call that is checked, by signature.py: dtypes, shapes, profiles
+interchange.py      numpy, torch, CuPy, and back; dlpack.py: whatever else speaks DLPack or the array interface
+
+executor.py         what runs a call
+onnxruntime.py      on the CPU; sessions.py: with the same options as everywhere in aot
+tensorrt.py         on a GPU: a plan (plan.py), and a pool (pool.py) of lanes (lanes.py) that calls take turns on,
+                    each a stream with memory (staging.py), CUDA graphs (graphs.py), and states (kept.py);
+                    started.py: what becomes of a call that is enqueued
+
+cuda.py             the calls of the driver that all this needs
+driver.py           kernels as PTX; kernels.py: as they travel; plugin_v3.py: in engines of TensorRT 10.6 to 10.8
+vendors.py, log.py  TensorRT and TensorRT-RTX, and what they say
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from aot.errors import InputError
+from aot.errors import EngineError, InputError
 from aot.runtime.cuda import ALIGNED, Handle
 from aot.runtime.executor import Call
 from aot.runtime.graphs import Graphs
@@ -266,8 +266,11 @@ class Lane:
         return self._gpu.idle(self.stream)
 
     def wait(self) -> None:
-        """Until all that was enqueued is over. Raises EngineError for what went wrong."""
-        self._gpu.wait(self.stream)
+        """Until all that was enqueued is over. Raises EngineError for what went wrong, with what TensorRT logged."""
+        try:
+            self._gpu.wait(self.stream)
+        except EngineError as error:
+            raise EngineError(f"{error.what}; {self._plan.told()}", fix=error.fix) from None
 
     def taken(self, slot: Slot, shape: Shape) -> Array:
         """A copy of an output that was copied to the host, elements by their `bits`; once it is there."""

@@ -159,6 +159,10 @@ class Plan:
         self._log.warnings.clear()
         return said
 
+    def told(self) -> str:
+        """The same as a clause of its own."""
+        return f"{self._title}: {self.said()}"
+
     def close(self) -> None:
         """Unload it; no context of it may be left."""
         self._engine = self._runtime = None

@@ -407,8 +407,12 @@ class TestErrors:
         session.warm_up({"batch": 2})
         cuda.refuses["cuStreamSynchronize"] = (CUresult.CUDA_ERROR_ILLEGAL_ADDRESS, b"")
         pending = session.submit(x=rows(2))
-        for call in (pending.result, lambda: session(x=rows(2))):
-            with pytest.raises(EngineError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as raised:
+        engine().log.log(fake_tensorrt.Severity.ERROR, "genericReformat.cuh:9: an access beyond the buffer")
+        for call, said in (
+            (pending.result, "an access beyond the buffer"),
+            (lambda: session(x=rows(2)), "it gives no reason"),
+        ):
+            with pytest.raises(EngineError, match=f"CUDA_ERROR_ILLEGAL_ADDRESS.*; TensorRT: {said}") as raised:
                 call()
             assert "start the process anew" in str(raised.value)
         del cuda.refuses["cuStreamSynchronize"]

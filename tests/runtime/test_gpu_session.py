@@ -407,7 +407,7 @@ class TestErrors:
         session.warm_up({"batch": 2})
         cuda.refuses["cuStreamSynchronize"] = (CUresult.CUDA_ERROR_ILLEGAL_ADDRESS, b"")
         pending = session.submit(x=rows(2))
-        engine().log.log(fake_tensorrt.Severity.ERROR, "genericReformat.cuh:9: an access beyond the buffer")
+        engine().log.log(fake_tensorrt.Severity.ERROR, "genericReformat.cpp:9: an access beyond the buffer")
         for call, said in (
             (pending.result, "an access beyond the buffer"),
             (lambda: session(x=rows(2)), "it gives no reason"),

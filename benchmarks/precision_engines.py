@@ -8,7 +8,8 @@
 Each model gets one engine for each precision and each size, with an optimization profile for just that size. The
 graphs are those that `aot build` ends with, without their large weights, which a time does not depend on: each is read
 from a file of noise. The engines of one size are timed in turns: median milliseconds of a CUDA graph that is replayed
-on inputs that lie on the GPU already.
+on inputs that lie on the GPU already. The recipe `fp8` leaves convolutions in FP16; `--recipe fp8-convolutions` in
+`prepare` and `measure` shows whether a version of TensorRT has become fast in them.
 
 With `--attention kernel`, in `prepare` and in `measure`, each graph is there a second time, its attention replaced by
 kernels of plugins/attention.py, compiled for sm90 in `prepare` (which takes triton) and launched by TensorRT 10.6.

@@ -7,6 +7,7 @@ structures are those of DLPack 0.8, which later ones still exchange as capsules 
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -169,7 +170,7 @@ class DeviceArray:
 
     def __del__(self) -> None:
         address = getattr(self, "address", 0)
-        if address:
+        if address and not sys.is_finalizing():
             self._driver.cuCtxPushCurrent(self._context)
             self._driver.cuMemFreeAsync(address, 0)
             self._driver.cuCtxPopCurrent()

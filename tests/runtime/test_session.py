@@ -14,7 +14,7 @@ import torch
 
 import aot
 from aot.errors import AotError, EngineError, InputError, UsageError
-from aot.runtime import Session, Tensor
+from aot.runtime import Session, Tensor, calls
 from tests.runtime import artifacts, hammering
 from tests.runtime.artifacts import WEIGHT
 from tests.runtime.test_dlpack import Foreign
@@ -146,6 +146,13 @@ def test_bfloat16_is_taken_where_onnxruntime_has_kernels(tmp_path: Path) -> None
     with pytest.raises(EngineError, match="does not take the graph") as raised:
         aot.load(folder)
     assert "`aot run` emulates" in str(raised.value.fix)
+
+
+def test_what_is_remembered_of_shapes_is_bounded(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "REMEMBERED", 2)
+    for count in (1, 2, 3, 4, 1, 2, 3, 4):
+        assert session(x=rows(count))["y"].shape == (count, 2)
+        assert len(session._reader._known) <= 2
 
 
 class TestRefused:

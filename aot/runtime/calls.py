@@ -65,18 +65,17 @@ class Reader:
             wrong = wrong_names(inputs, self._inputs, self.states if kept is not None else ())
             if wrong is not None:
                 raise wrong
-        key = tuple([seen.shape for seen in given.values()])
-        found = self._known.get((key, tuple(kept.values())) if kept else key)
-        if found is None:
-            found = self._fitted(given, key, kept)
-        return Call(found[0], given, like or NUMPY.look(0), mixed), found[1]
+        key: Any = tuple([seen.shape for seen in given.values()])
+        if kept:
+            key = (key, *kept.values())
+        profile, sizes = self._known.get(key) or self._fitted(key, given, kept or {})
+        return Call(profile, given, like or NUMPY.look(0), mixed), sizes
 
-    def _fitted(self, given: Mapping[str, Given], key: Any, kept: Mapping[str, Shape] | None) -> tuple[int, Sizes]:
-        shapes = {name: tuple(seen.shape) for name, seen in given.items()}
-        found = self.signature.fit({**shapes, **(kept or {})})
+    def _fitted(self, key: Any, given: Mapping[str, Given], kept: Mapping[str, Shape]) -> tuple[int, Sizes]:
+        found = self.signature.fit({**{name: tuple(seen.shape) for name, seen in given.items()}, **kept})
         if len(self._known) >= REMEMBERED:
             self._known.clear()
-        self._known[(key, tuple(kept.values())) if kept else key] = found
+        self._known[key] = found
         return found
 
     def _wrong_dtype(self, name: str, seen: Given, dtype: str) -> InputError:

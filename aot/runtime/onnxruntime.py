@@ -93,7 +93,8 @@ class OnnxRuntime(Executor):
         return self._stepped(call, kept)
 
     def _stepped(self, call: Call, kept: _Kept) -> dict[str, Any]:
-        found = self._computed({**self._feed(call), **kept.values})
+        states = {name: array for name, array in kept.values.items() if name in self._read}
+        found = self._computed({**self._feed(call), **states})
         for output, name in self._fed.items():
             kept.values[name] = found.pop(output)
         return self._finished(found, call)

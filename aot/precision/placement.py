@@ -117,8 +117,8 @@ class _Placement:
         """What to say of layers that stay wide since they would be slower."""
         found = []
         for rule, op in self.slow.items():
-            wide = sum(node.op_type == op for node in self.placed.wide)
-            total = wide + sum(node.op_type == op for node in self.placed.quantized)
+            every = [node for node in (*self.placed.wide, *self.placed.quantized) if node.op_type == op]
+            wide, total = sum(node in self.placed.wide and node not in self.islands for node in every), len(every)
             many = "all" if wide == total else f"{wide} of"
             found.append(
                 f"{many} {total} {op} stay in {self.compute.name}: {rule.told}. "

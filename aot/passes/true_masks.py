@@ -43,30 +43,32 @@ def _always_true(value: ir.Value | None) -> bool:
     return moved is not None and _always_true(moved.inputs[0])
 
 
-def _narrowed(value: ir.Value, shape: Sequence[Dim]) -> dict[ir.Value, Sequence[Dim]] | None:
+def _narrowed(value: ir.Value, shape: Sequence[Dim]) -> dict[ir.Value, tuple[Dim, ...]] | None:
     """The values whose shape changes when `value` has `shape` instead, with the new shapes.
 
     None where the change would reach an output of the graph or an op that does not broadcast.
     """
-    if dims(value) is not None and tuple(shape) == dims(value):
+    if tuple(shape) == dims(value):
         return {}
-    if value.is_graph_output():
-        return None
-    changes: dict[ir.Value, Sequence[Dim]] = {value: shape}
-    for use in value.uses():
-        if use.node.domain or use.node.op_type not in _ELEMENTWISE:
+    changes = {value: tuple(shape)}
+    todo = [value]
+    while todo:
+        changed = todo.pop()
+        if changed.is_graph_output():
             return None
-        out: Sequence[Dim] = ()
-        for operand in use.node.inputs:
-            other = shape if operand is value else dims(operand)
-            joined = None if other is None else broadcast(out, other)
-            if joined is None:
+        for use in changed.uses():
+            if use.node.domain or use.node.op_type not in _ELEMENTWISE:
                 return None
-            out = joined
-        further = _narrowed(use.node.outputs[0], out)
-        if further is None:
-            return None
-        changes.update(further)
+            out: tuple[Dim, ...] | None = ()
+            for operand in use.node.inputs:  # more than one of them may have changed
+                known = dims(operand) if operand is None else changes.get(operand, dims(operand))
+                out = None if known is None or out is None else broadcast(out, known)
+            if out is None:
+                return None
+            result = use.node.outputs[0]
+            if out != changes.get(result, dims(result)):
+                changes[result] = out
+                todo.append(result)
     return changes
 
 

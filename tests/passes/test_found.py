@@ -119,6 +119,10 @@ FOUND: dict[str, str | tuple[int, str]] = {
           index = Concat<axis = -1>(r4, c4)  y = GatherND(x, index) }
         """,
     ),
+    "a choice that is always the same, and two of its readers that meet again": """
+        g (float[A] x) => (float[A] y) <bool yes = {1}, float[1] c = {2}>
+        { w = Where(yes, c, x)  m = Mul(w, c)  y = Add(w, m) }
+    """,
     "a cast of a squeezed constant and back": """
         g (int64[A] x) => (int64[A] y) <int64[1] axis = {-1}>
         { c = Constant<value = int64[1] {1}>()  s = Squeeze(c, axis)  f = Cast<to = 1>(s)  i = Cast<to = 7>(f)

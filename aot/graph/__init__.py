@@ -220,7 +220,7 @@ def _tidied(before: State) -> State:
         after = State.of(model, inferred=before.inferred, before=before)
     after.tidy = True
     changed = after.changed(before)
-    if any([node.metadata_props and origins.of(node) is not None for node in before.nodes]):
+    if any([origins.of(node) is not None for node in before.nodes if node.metadata_props]):
         origins.inherit(model, _Origins(before), changed)
     if after.inferred:
         complete(after, changed)

@@ -113,12 +113,9 @@ class _Reading:
         dims, dtype = tuple(raw.dims), _READABLE.get(raw.data_type)
         if dtype is None or math.prod(dims) > _SMALL:
             return tensor
-        if not raw.HasField("raw_data"):
-            return ir.Tensor(tensor.numpy(), tensor.dtype, name=raw.name, doc_string=raw.doc_string)
-        contents = raw.raw_data
-        key = dtype, dims, contents, raw.doc_string
+        array = np.frombuffer(raw.raw_data, dtype).reshape(dims) if raw.HasField("raw_data") else tensor.numpy()
+        key = dtype, dims, array.tobytes(), raw.doc_string
         found = self._known.get(key)
         if found is None:
-            array = np.frombuffer(contents, dtype).reshape(dims)
             found = self._known[key] = ir.Tensor(array, tensor.dtype, name=raw.name, doc_string=raw.doc_string)
         return found

@@ -35,8 +35,10 @@ def held(state: State, key: str) -> ir.TensorProtocol | None:
     return tensor
 
 
-def reads(state: State, node: ir.Node) -> list[str]:
-    """The keys that a node needs from outside in the small model."""
+def reads(state: State, node: ir.Node) -> Sequence[str]:
+    """The keys that a node needs from outside in the small model; "" for an input that it leaves out."""
+    if node not in state.bodies:
+        return state.nodes[node].inputs
     if not _is_if(node):
         return state.reads(node)
     ends = [key for body in state.bodies[node] for key in state.graphs[body].outputs]
@@ -171,7 +173,8 @@ class Symbols:
     def __init__(self, state: State, keys: Iterable[str]) -> None:
         self._state = state
         self._new: dict[str, str] = {}
-        self.old = {name for key in keys for name in _names(state.values[key])}
+        shapes = [shape for key in keys if (shape := state.values[key].shape) is not None]
+        self.old = {size.value for shape in shapes for size in shape if not isinstance(size, int) and size.value}
 
     def known(self, name: str) -> bool:
         """Whether one of the values has a dim of this name."""

@@ -161,8 +161,9 @@ def _question(node: ir.Node) -> _Question | None:
     for body in inner_graphs(attributes):
         read += [*body.inputs, *body.outputs]
     held: list[ir.TensorProtocol] = []
+    by_numbers = node.op_type in _BY_NUMBERS
     for value in read:
-        if _holds_integers(value) or node.op_type in _BY_NUMBERS:
+        if by_numbers or _holds_integers(value):
             maker = value.producer()
             tensor = value.const_value if maker is None else constant_of(maker)
             if tensor is None:

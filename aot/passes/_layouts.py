@@ -31,6 +31,8 @@ REDUCTIONS = frozenset(
 )
 # Along one axis, which an attribute names.
 ALONG = frozenset({"Concat", "Softmax", "LogSoftmax", "Split", "Hardmax"})
+MOVABLE = UNARY | BROADCAST | REDUCTIONS | ALONG | {"Slice", "Pad", "MatMul", "LayerNormalization"}
+"""All that `moved` knows."""
 
 
 class Moved(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ class Size(NamedTuple):
         return Size(self.number // other.number, tuple(left)) if whole else None
 
     @staticmethod
+    @lru_cache(maxsize=4096)
     def of(dim: Dim) -> Size | None:
         """`7`, `B`, `64*B`; any other expression is a symbol of its own, for the same text means the same number."""
         if dim is None or isinstance(dim, int):

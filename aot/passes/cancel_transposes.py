@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,13 +24,12 @@ from aot.passes._edit import (
     opset,
     replace,
 )
-from aot.passes._layouts import BROADCAST, Moved, before, inverse, moved
+from aot.passes._layouts import BROADCAST, MOVABLE, Moved, before, inverse, moved
 from aot.passes._views import VIEWS, Layout, chain, shortest
 
 # Nodes of a region; elements of a constant that is transposed with it.
 _REGION = 400
 _CONSTANT = 1 << 16
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 @dataclass
@@ -62,7 +61,7 @@ class _Region:
 
     def _fits(self, node: ir.Node) -> Moved | None:
         several = len(node.outputs) > 1 and any(value.is_graph_output() for value in node.outputs)
-        if node.domain or several or any(a.type in _GRAPHS for a in node.attributes.values()):
+        if node.domain or node.op_type not in MOVABLE or several:
             return None
         operands = list(self.operands(node))
         if not any(_rank(value) == len(self.order) for value in operands):
@@ -154,21 +153,17 @@ def _onwards(node: ir.Node) -> list[ir.Node]:
 class _Steps:
     """The fewest views that do what a chain does, with a Transpose in front of it or behind it.
 
-    The same chains are asked of every region that they lie at; `forget` once the graph has changed.
+    The same chains are asked of every region that they lie at: those of the same nodes that read the same values.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[tuple[ir.Node, ...], tuple[int, ...], tuple[int, ...]], int] = {}
+        self._known: dict[Hashable, int] = {}
 
     def __call__(self, found: Sequence[ir.Node], first: tuple[int, ...] = (), last: tuple[int, ...] = ()) -> int:
-        key = tuple(found), first, last
+        key = tuple(found), tuple([node.inputs for node in found]), first, last
         if key not in self._known:
             self._known[key] = _count(found, first, last)
         return self._known[key]
-
-    def forget(self) -> None:
-        """Of another graph nothing is known."""
-        self._known.clear()
 
 
 def _count(found: Sequence[ir.Node], first: tuple[int, ...], last: tuple[int, ...]) -> int:
@@ -221,7 +216,6 @@ def cancel_transposes(model: ir.Model, skip: Skip) -> int:
             if region.saved() > 0:
                 _move(model, region, node.graph)
                 vain.clear()
-                steps.forget()
                 changed += 1
                 break
             vain[region.order].update(region.moves)

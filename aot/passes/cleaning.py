@@ -7,7 +7,7 @@ from onnx_ir.passes import common
 
 from aot.graph import Skip, drop_unread, graph_pass
 from aot.graph.state import STATE, State
-from aot.passes._edit import bypass, every_node, nodes, refine
+from aot.passes._edit import bypass, nodes, refine
 
 
 @graph_pass(
@@ -63,7 +63,6 @@ def drop_dead(model: ir.Model, skip: Skip) -> int:
         state.tidy = True
     if model.functions:
         common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
-    used = {node.domain for node in every_node(model)}
-    if model.functions or not model.opset_imports.keys() <= used | {""}:
+    if model.functions or model.opset_imports.keys() != {""}:
         common.RemoveUnusedOpsetsPass()(model)
     return removed

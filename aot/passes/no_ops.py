@@ -100,13 +100,16 @@ def _transpose(node: ir.Node) -> ir.Value | None:
 @_rule("Reshape")
 def _reshape(node: ir.Node) -> ir.Value | None:
     x = node.inputs[0]
-    if _unchanged(node) is not None:
+    before, after = dims(x), dims(node.outputs[0])
+    if before is None or (after is not None and len(before) != len(after)):
+        return None
+    if after is not None and all(map(same, before, after)):
         return x
-    before, target = dims(x), array(node.inputs[1]) if len(node.inputs) > 1 else None
-    if before is None or target is None or len(before) != target.size or target.ndim != 1:
+    target = array(node.inputs[1]) if len(node.inputs) > 1 else None
+    if target is None or len(before) != target.size or target.ndim != 1:
         return None
     copied = 0 if not attribute(node, "allowzero", 0) else None
-    kept = [int(to) == copied or int(to) == dim for to, dim in zip(target, before, strict=True)]
+    kept = [to in (copied, dim) for to, dim in zip(target.tolist(), before, strict=True)]
     # What is left of the elements is the one dim that is not said.
     return x if all(kept) or (kept.count(False) == 1 and target[kept.index(False)] == -1) else None
 
@@ -228,10 +231,10 @@ def _neutral(node: ir.Node) -> ir.Value | None:
     if node.op_type in ("Add", "Mul"):
         pairs.append((node.inputs[1], node.inputs[0]))
     for x, other in pairs:
-        if x is None or other is None or other.shape is None or not _broadcasts(other, x):
-            continue
         constant = array(other)
-        if constant is None or not constant.size or not np.all(constant == neutral):
+        if constant is None or not constant.size or constant.item(0) != neutral or not np.all(constant == neutral):
+            continue
+        if x is None or other is None or other.shape is None or not _broadcasts(other, x):
             continue
         if node.op_type in ("Add", "Sub") and not _keeps_zero(node, constant):
             continue

@@ -17,6 +17,8 @@ from aot.passes._edit import refine, replace
 _COMMUTATIVE = frozenset(("Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean"))
 _SAMPLE = 16
 _SAMPLED = "aot.sample"
+_COMPARED = "aot.compared"
+"""Where a model (`meta`) keeps which tensors, by the name of the initializer, were compared with each other."""
 _CHUNK = 1 << 24
 _Known = defaultdict[Hashable, list[ir.Node]]
 """Nodes by `_alike`."""
@@ -43,6 +45,10 @@ def _share_constants(model: ir.Model) -> int:
 
     What a pass makes of weights when the graph is written is not looked at: it would be made for that alone.
     """
+    held = {name: id(value.const_value) for name, value in model.graph.initializers.data.items()}
+    if held.items() <= model.meta.get(_COMPARED, {}).items():
+        return 0
+    model.meta[_COMPARED] = held
     alike: defaultdict[Hashable, list[ir.Value]] = defaultdict(list)
     for value in model.graph.initializers.data.values():
         tensor = value.const_value

@@ -25,6 +25,26 @@ def test_both_reshapes_go_where_the_shape_stays(bias: str) -> None:
     np.testing.assert_allclose(run_by_onnxruntime(model, x=x), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("product", ["Gemm(r, w)", "MatMul(r, w)"])
+def test_a_product_without_a_bias_takes_the_place_of_all_three(product: str) -> None:
+    model = parse(
+        f"""(float[4,B,2] x) => (float[4,B,3] y) {WEIGHTS}
+        {{ r = Reshape(x, flat)  g = {product}  y = Reshape(g, wide) }}"""
+    )
+    x = np.random.default_rng(0).normal(size=(4, 3, 2)).astype(np.float32)
+    expected = run_by_onnxruntime(model, x=x)
+    assert flat_gemm(model) == 1
+    assert ops(model) == {"MatMul": 1}
+    np.testing.assert_allclose(run_by_onnxruntime(model, x=x), expected, rtol=1e-5)
+
+
+def test_a_product_of_more_than_matrices_stays() -> None:
+    """Its Reshape parts the rows, which the weight does not see."""
+    text = f"""(float[4,6,2] x) => (float[4,6,3] y) {WEIGHTS.replace("{-1, 2}", "{-1, 2, 2}").replace("[2] f", "[3] f")}
+    {{ r = Reshape(x, flat)  g = MatMul(r, w)  y = Reshape(g, wide) }}"""
+    assert refused(flat_gemm, text) == []
+
+
 def test_the_first_reshape_joins_the_heads() -> None:
     model = parse(f"""(float[4,B,2,1] x) => (float[4,B,3] y) {WEIGHTS}
     {{ r = Reshape(x, flat)  g = Gemm(r, w, b)  y = Reshape(g, wide) }}""")

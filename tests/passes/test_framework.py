@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx.parser
 import onnx.shape_inference
 import onnx_ir as ir
@@ -11,11 +12,12 @@ import pytest
 
 from aot import origins
 from aot.graph import Pass, infer_shapes, run_passes
+from aot.graph.constants import lift_constants
 from aot.graph.shapes import forget_wrong_shapes
 from aot.graph.state import State
 from aot.origins import Origin
 from aot.passes import PASSES
-from aot.passes._edit import bypass, nodes, replace
+from aot.passes._edit import before, bypass, constant, nodes, replace
 from aot.passes.fold_constants import fold_constants
 from tests.passes.test_limits import HEAD
 
@@ -182,6 +184,50 @@ class TestShapes:
             assert forget_wrong_shapes(model) is wrong
             shapes = [node.outputs[0].shape for node in model.graph]
             assert shapes == [None] * 3 if wrong else shapes == [ir.Shape(stated)] * 3
+
+
+def test_what_a_later_pass_leaves_or_makes_in_vain_goes_too() -> None:
+    """After the first change only what lost a reader, and what is new, is asked whether anything reads it."""
+
+    def in_vain(model: ir.Model, skip: Any) -> int:
+        found = list(nodes(model, "Tanh"))
+        for node in found:
+            before(node, "Abs", [constant(model, "unused", np.ones(4, np.float32))])
+            replace(node, "Sqrt", [node.inputs[0]])
+        return len(found)
+
+    def second_input_gone(model: ir.Model, skip: Any) -> int:
+        return len([replace(node, "Exp", node.inputs[:1]) for node in nodes(model, "Add")])
+
+    model = parse(
+        """(float[B,4] x, bool c) => (float[B,4] y) <float[4] w = {1, 2, 3, 4}>
+        { k = Relu(x)  t = Tanh(k)  p = Mul(x, w)
+          d = If (c) <then_branch = t () => (float[B,4] u) { m = Sin(p)  u = Neg(m) },
+                      else_branch = f () => (float[B,4] v) { v = Identity(p) }>
+          y = Add(t, d) }"""
+    )
+    found = [Pass("in_vain", in_vain, ""), Pass("second_input_gone", second_input_gone, "")]
+    run_passes([swap("Relu", "Sigmoid"), *found], model)
+    assert ops(model) == ["Sigmoid", "Sqrt", "Exp"]
+    assert not model.graph.initializers
+
+
+def test_equal_small_constants_are_one_initializer_wherever_they_are() -> None:
+    model = parse(
+        """(float[B,4] x, bool c) => (float[B,4] y)
+        { one = Constant<value = float[1] {1.0}>()  a = Add(x, one)
+          b = If (c) <then_branch = t () => (float[B,4] u) { w = Constant<value = float[1] {1.0}>()  u = Mul(a, w) },
+                      else_branch = f () => (float[B,4] v) { o = Constant<value = int64[1] {1}>()
+                                                             e = Cast<to = 1>(o)  v = Div(a, e) }>
+          y = Sub(b, one) }"""
+    )
+    model = ir.from_proto(ir.to_proto(model))  # as a file is read
+    assert lift_constants(model) == 3
+    assert {name: value.dtype for name, value in model.graph.initializers.items()} == {
+        "one": ir.DataType.FLOAT,
+        "o": ir.DataType.INT64,
+    }
+    assert sorted(use.node.op_type for use in model.graph.initializers["one"].uses()) == ["Add", "Mul", "Sub"]
 
 
 def test_a_new_node_inherits_the_origin_of_what_it_replaced() -> None:

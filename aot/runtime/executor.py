@@ -18,6 +18,10 @@ class Kept(ABC):
     def read(self) -> dict[str, Array]:
         """Copies on the host by name of the input, elements by their `bits`, once all calls are over."""
 
+    @abstractmethod
+    def write(self, values: Mapping[str, Array]) -> None:
+        """Put others of the same shapes in their place, once all calls are over."""
+
     def close(self) -> None:  # noqa: B027 most have nothing to do
         """Give their memory back."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
+import numpy as np
+
 from aot.runtime.cuda import Gpu, Handle, rounded
 from aot.runtime.executor import Kept
 from aot.runtime.interchange import Array
@@ -28,12 +30,11 @@ class KeptOnGpu(Kept):
             self._at[name] = half
             half += rounded(max(value.nbytes, 1))
         self._half, self._turn = half, 0
+        self._last: int | None = None
         with gpu:
             self._base = gpu.allocate(2 * half)
-            for name, value in values.items():
-                gpu.write(self._base + self._at[name], value)
             self._event = gpu.event()
-        self._last: int | None = None
+        self.write(values)
 
     def takes(self, output: str) -> bool:
         """Whether an output is a state's next value."""
@@ -67,6 +68,14 @@ class KeptOnGpu(Kept):
                 name: self._gpu.read(self.now(name)[1], dtype.itemsize * prod(shape)).view(dtype).reshape(shape)
                 for name, (shape, dtype) in self._values.items()
             }
+
+    def write(self, values: Mapping[str, Array]) -> None:
+        """See Kept.write."""
+        with self._gpu:
+            if self._last is not None:
+                self._gpu.reach(self._event)
+            for name, value in values.items():
+                self._gpu.write(self.now(name)[1], np.ascontiguousarray(value))
 
     def close(self) -> None:
         """See Kept.close. Nothing happens the second time."""

@@ -26,13 +26,19 @@ class _Kept(Kept):
     """last: the call that will leave the states, where it may not be over."""
 
     def __init__(self, values: Mapping[str, Array]) -> None:
-        self.values = {name: value.copy() for name, value in values.items()}
+        self.values: dict[str, Array] = {}
         self.last: Future[dict[str, Any]] | None = None
+        self.write(values)
 
     def read(self) -> dict[str, Array]:
         """See Kept.read."""
         self.wait()
         return {name: value.copy() for name, value in self.values.items()}
+
+    def write(self, values: Mapping[str, Array]) -> None:
+        """See Kept.write."""
+        self.wait()
+        self.values = {name: value.copy() for name, value in values.items()}
 
     def wait(self) -> None:
         """Until the call before is over, however it ended."""

@@ -32,6 +32,7 @@ class Stream:
         self._lock = threading.Lock()
         self._kept: Kept | None = None
         self._shapes: dict[str, Shape] = {}
+        self._begun = False
 
     def __call__(self, inputs: Mapping[str, Any] | None = None, /, **more: Any) -> dict[str, Any]:
         """See Session.__call__; the outputs are without the states that are kept."""
@@ -59,14 +60,14 @@ class Stream:
                 raise InputError(f"the state '{name}' is {dtype}, and the model takes {wanted}", fix=self._says())
         self._reader.signature.fit({name: array.shape for name, (array, _) in arrays.items()})
         with self._lock:
-            self._forget()
+            self._begun = False
             if arrays:
-                self._put({name: array for name, (array, _) in arrays.items()})
+                self._begin({name: array for name, (array, _) in arrays.items()})
 
     def state(self) -> dict[str, Array]:
         """Copies of the states by name of their inputs, as numpy arrays; empty before the first call."""
         with self._lock:
-            found = self._kept.read() if self._kept is not None else {}
+            found = self._kept.read() if self._kept is not None and self._begun else {}
         made = {}
         for name, array in found.items():
             seen = kind_of(array).look(array)
@@ -86,20 +87,44 @@ class Stream:
         if not self._reader.leaves_out(inputs):
             return act(self._reader.read(inputs)[0])
         with self._lock:
-            call, sizes = self._reader.read(inputs, self._shapes)
-            if self._kept is None:
-                self._put(self.first(sizes))
+            call, sizes = self._reader.read(inputs, self._shapes if self._begun else {})
+            if not self._begun:
+                self._begin(self.first(sizes))
             call.kept = self._kept
             return act(call)
 
-    def _put(self, values: dict[str, Array]) -> None:
-        self._kept = self._executor.keep(values)
-        self._shapes = {name: array.shape for name, array in values.items()}
+    def warm(self, inputs: Mapping[str, Any], times: int) -> None:
+        """Run so many calls, and put the states back; not where the states have begun at other sizes."""
+        with self._lock:
+            call, sizes = self._reader.read(inputs, {})
+            values = self.first(sizes)
+            begun = self._begun
+            if begun and self._shapes != {name: value.shape for name, value in values.items()}:
+                return
+            if begun:
+                assert self._kept is not None
+                values = self._kept.read()
+            self._begin(values)
+            call.kept = self._kept
+            for _ in range(times):
+                self._executor.run(call)
+            self._begin(values)
+            self._begun = begun
+
+    def _begin(self, values: dict[str, Array]) -> None:
+        """Have these states, in the memory of those before where they are as large."""
+        shapes = {name: array.shape for name, array in values.items()}
+        if self._kept is not None and shapes == self._shapes:
+            self._kept.write(values)
+        else:
+            self._forget()
+            self._kept, self._shapes = self._executor.keep(values), shapes
+        self._begun = True
 
     def _forget(self) -> None:
         if self._kept is not None:
             self._kept.close()
-        self._kept, self._shapes = None, {}
+        self._kept, self._shapes, self._begun = None, {}, False
 
     def first(self, sizes: Mapping[str, int]) -> dict[str, Array]:
         """What the model starts with, elements by their `bits`. Raises InputError where a size is open."""

@@ -72,6 +72,16 @@ def test_reset_begins_anew_and_takes_what_state_gave(opens: Opens) -> None:
     assert doubled(session(x=ONE[:1])) == 22  # and another size
 
 
+def test_a_warm_up_leaves_the_states_as_they_are(opens: Opens) -> None:
+    session = opens(initial=np.float32(1))
+    session.warm_up({"batch": 3})
+    assert session.state() == {}
+    assert doubled(session(x=ONE)) == 4  # another size than the one that was warmed up
+    session.warm_up({"batch": 2}, {"batch": 4})
+    np.testing.assert_array_equal(session.state()["state_sum"], 2 * ONE)
+    assert doubled(session(x=ONE)) == 6
+
+
 def test_a_state_that_begins_with_values_that_differ(opens: Opens) -> None:
     initial = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(opens(initial=initial)(x=ONE)["y"], 2 * (initial + ONE))
@@ -181,6 +191,20 @@ class TestOnTheGpu:
         assert cuda.counts["cuGraphLaunch"] > 0  # two places each are two graphs for an address of y
         assert got is not None
         np.testing.assert_array_equal(got["y"].get(), 24 * ONE)
+
+    def test_after_a_warm_up_every_call_is_a_launch_and_beginning_anew_allocates_nothing(
+        self, counter: Loads, cuda: Cuda
+    ) -> None:
+        session = counter()
+        session.warm_up({"batch": 2})
+        before = cuda.counts.copy()
+        for count in range(1, 6):
+            assert doubled(session(x=ONE)) == 2 * count
+        session.reset()
+        assert doubled(session(x=ONE)) == 2
+        cuda.counts.subtract(before)
+        assert cuda.counts["cuGraphLaunch"] == 6
+        assert not [call for call in cuda.counts if ("Alloc" in call or "Capture" in call) and cuda.counts[call]]
 
     def test_it_follows_the_caller_from_stream_to_stream(
         self, counter: Loads, cuda: Cuda, monkeypatch: pytest.MonkeyPatch

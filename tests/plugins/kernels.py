@@ -1,4 +1,4 @@
-"""Kernels of built-in plugins on Triton's interpreter, in a process of their own, for Triton decides on import."""
+"""Kernels of built-in plugins on Triton's interpreter: in one other process, for Triton decides when it is imported."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,27 @@ def interpreted(op: str, calls: Sequence[Call]) -> list[Any]:
     with tempfile.TemporaryDirectory() as folder:
         asked, answered = Path(folder) / "asked", Path(folder) / "answered"
         torch.save([(list(inputs), dict(attributes)) for inputs, attributes in calls], asked)
-        command = [sys.executable, "-m", "tests.plugins.kernels", op, str(asked), str(answered)]
-        subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, cwd=ROOT, check=True)
+        process = _process()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{op}\t{asked}\t{answered}\n")
+        process.stdin.flush()
+        said = process.stdout.readline()
+        if not said:
+            _process.cache_clear()
+        assert said == f"{answered}\n", f"the interpreter said {said!r}; where it ended, its error stands above"
         found: list[Any] = torch.load(answered)
     return found
+
+
+@cache
+def _process() -> subprocess.Popen[str]:
+    """The process, which ends when its input does, with this one."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "tests.plugins.kernels"]
+    return subprocess.Popen(
+        command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def _called(op: str, inputs: Sequence[torch.Tensor], given: dict[str, Any]) -> Any:
@@ -51,4 +69,7 @@ def _called(op: str, inputs: Sequence[torch.Tensor], given: dict[str, Any]) -> A
 
 
 if __name__ == "__main__":
-    torch.save([_called(sys.argv[1], *call) for call in torch.load(sys.argv[2])], sys.argv[3])
+    for line in sys.stdin:
+        name, question, answer = line.rstrip("\n").split("\t")
+        torch.save([_called(name, *call) for call in torch.load(question)], answer)
+        print(answer, flush=True)

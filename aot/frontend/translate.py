@@ -6,12 +6,13 @@ Imports torch; import it only where torch is needed.
 from __future__ import annotations
 
 import warnings
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 import torch
+from onnxscript.values import TracedOnnxFunction
 
 from aot import origins as origins_of
 from aot.errors import ExportError
@@ -23,6 +24,21 @@ from aot.frontend.quiet import silenced
 from aot.frontend.untranslated import untranslated
 
 OPSET = 20
+
+
+def _read_signatures_once() -> None:
+    """Keep the signatures of onnxscript's 500 functions, which torch.onnx has read from their source in every export:
+    half of the time of a small one, and every function of a plugin is one.
+    """
+    name = "function_ir"
+    read = TracedOnnxFunction.__dict__.get(name)
+    if isinstance(read, property) and read.fget is not None:
+        kept = cached_property(read.fget)
+        kept.__set_name__(TracedOnnxFunction, name)
+        setattr(TracedOnnxFunction, name, kept)
+
+
+_read_signatures_once()
 
 
 def translated(program: torch.export.ExportedProgram, project: Path | None = None) -> ir.Model:

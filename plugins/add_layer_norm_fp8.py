@@ -69,21 +69,13 @@ def kernel(
     AHEAD: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    column = tl.arange(0, BLOCK)
-    gain = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32)
-    shift = tl.load(bias + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    gain = norms.column(weight, WIDTH, BLOCK)
+    shift = norms.column(bias, WIDTH, BLOCK)
     gain *= 1.0 / SCALE
     shift *= 1.0 / SCALE
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     for _ in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=AHEAD):
-        at = row[:, None] * WIDTH + column[None, :]
-        inside = (row[:, None] < rows) & (column[None, :] < WIDTH)
-        value = tl.load(x + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        value += tl.load(residual + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        tl.store(total + at, value.to(total.dtype.element_ty), mask=inside)
-        mean = tl.sum(value, axis=1) / WIDTH
-        value = tl.where(inside, value - mean[:, None], 0.0)
-        scale = tl.rsqrt(tl.sum(value * value, axis=1) / WIDTH + EPS)
-        scaled = value * scale[:, None] * gain[None, :] + shift[None, :]
-        tl.store(y + at, rounding.to_fp8(scaled), mask=inside)
+        value, at, inside = norms.added(x, residual, total, row, rows, WIDTH, BLOCK)
+        normed = norms.standardized(value, inside, WIDTH, EPS) * gain[None, :] + shift[None, :]
+        tl.store(y + at, rounding.to_fp8(normed), mask=inside)
         row += tl.num_programs(0) * ROWS

@@ -16,26 +16,8 @@ SCHEMA = "(T x, T weight, T bias, T residual) -> (T y)"
 TYPES = {"T": "float32 float16 bfloat16"}
 SHAPES = {"x": "... depth", "weight": "width depth", "bias": "width", "residual": "... width"}
 SIZES = {"depth": (1, None), "width": (1, None)}
-CONFIGS = [
-    {"rows": 128, "columns": 128, "depth": 128, "group": 8, "num_warps": 8, "num_stages": 3},
-    {"rows": 128, "columns": 128, "depth": 128, "group": 8, "num_warps": 4, "num_stages": 3},
-    {"rows": 128, "columns": 256, "depth": 128, "group": 8, "num_warps": 8, "num_stages": 3},
-    {"rows": 256, "columns": 128, "depth": 128, "group": 8, "num_warps": 8, "num_stages": 3},
-    {"rows": 128, "columns": 128, "depth": 128, "group": 8, "num_warps": 8, "num_stages": 4},
-    {"rows": 128, "columns": 128, "depth": 64, "group": 8, "num_warps": 4, "num_stages": 4},
-    {"rows": 64, "columns": 128, "depth": 128, "group": 8, "num_warps": 4, "num_stages": 4},
-    {"rows": 64, "columns": 64, "depth": 128, "group": 8, "num_warps": 4, "num_stages": 4},
-    {"rows": 32, "columns": 64, "depth": 128, "group": 8, "num_warps": 4, "num_stages": 4},
-    {"rows": 16, "columns": 64, "depth": 256, "group": 1, "num_warps": 4, "num_stages": 4},
-]
-SPACE = {
-    "rows": [16, 32, 64, 128, 256],
-    "columns": [32, 64, 128, 256],
-    "depth": [64, 128, 256],
-    "group": [1, 4, 8, 16],
-    "num_warps": [4, 8],
-    "num_stages": [2, 3, 4, 5],
-}
+CONFIGS = gemm.CONFIGS
+SPACE = gemm.SPACE
 
 
 def reference(x, weight, bias, residual):

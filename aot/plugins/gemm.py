@@ -23,6 +23,37 @@ from aot.plugin import Launch, ceil_div, fixed
 if TYPE_CHECKING:
     import torch
 
+CONFIGS = [
+    {"rows": 128, "columns": 128, "depth": 128, "group": 8, "num_warps": 8, "num_stages": 3},
+    {"rows": 128, "columns": 128, "depth": 128, "group": 8, "num_warps": 4, "num_stages": 3},
+    {"rows": 128, "columns": 256, "depth": 128, "group": 8, "num_warps": 8, "num_stages": 3},
+    {"rows": 256, "columns": 128, "depth": 128, "group": 8, "num_warps": 8, "num_stages": 3},
+    {"rows": 128, "columns": 128, "depth": 128, "group": 8, "num_warps": 8, "num_stages": 4},
+    {"rows": 128, "columns": 128, "depth": 64, "group": 8, "num_warps": 4, "num_stages": 4},
+    {"rows": 64, "columns": 128, "depth": 128, "group": 8, "num_warps": 4, "num_stages": 4},
+    {"rows": 64, "columns": 64, "depth": 128, "group": 8, "num_warps": 4, "num_stages": 4},
+    {"rows": 32, "columns": 64, "depth": 128, "group": 8, "num_warps": 4, "num_stages": 4},
+    {"rows": 16, "columns": 64, "depth": 256, "group": 1, "num_warps": 4, "num_stages": 4},
+]
+QUANTIZED = [
+    {"rows": 128, "columns": 128, "depth": 128, "group": 8, "num_warps": 8, "num_stages": 3},
+    {"rows": 128, "columns": 128, "depth": 128, "group": 8, "num_warps": 4, "num_stages": 3},
+    {"rows": 128, "columns": 256, "depth": 128, "group": 8, "num_warps": 8, "num_stages": 3},
+    {"rows": 256, "columns": 128, "depth": 128, "group": 8, "num_warps": 8, "num_stages": 3},
+    {"rows": 128, "columns": 128, "depth": 64, "group": 8, "num_warps": 4, "num_stages": 4},
+    {"rows": 64, "columns": 128, "depth": 128, "group": 8, "num_warps": 4, "num_stages": 3},
+    {"rows": 64, "columns": 64, "depth": 128, "group": 8, "num_warps": 4, "num_stages": 4},
+    {"rows": 16, "columns": 64, "depth": 256, "group": 1, "num_warps": 4, "num_stages": 3},
+]
+"""CONFIGS of INT8 and FP8."""
+SPACE = {
+    "rows": [16, 32, 64, 128, 256],
+    "columns": [32, 64, 128, 256],
+    "depth": [64, 128, 256],
+    "group": [1, 4, 8, 16],
+    "num_warps": [4, 8],
+    "num_stages": [2, 3, 4, 5],
+}
 ACTIVATIONS = ("none", "relu", "silu", "gelu", "gelu_tanh")
 
 

@@ -13,11 +13,10 @@ from aot.plugins.schema import Attribute, Schema, parse, parse_types, valued
 
 DATA = {
     "NAME": str, "SCHEMA": str, "TYPES": dict, "SHAPES": dict, "SIZES": dict, "ATTRIBUTES": dict, "CASES": list,
-    "SPACE": dict,
 }  # fmt: skip
 """The parts that are written as literals, and what they are."""
 FUNCTIONS = ("reference", "outputs", "launch", "kernel")
-OPTIONAL = ("TYPES", "SIZES", "ATTRIBUTES", "CASES", "SPACE")
+OPTIONAL = ("TYPES", "SIZES", "ATTRIBUTES", "CASES")
 TORCHS_OWN = ("aten", "prim", "prims", "quantized", "torchvision", "higher_order")
 REST = "..."
 """In SHAPES: any number of leading axes, the same wherever it stands."""
@@ -53,7 +52,6 @@ class Header:
     name: of the op, and of the file. domain: of torch's op, of the ONNX node, and TensorRT's plugin namespace.
     shapes: for each input its axes, each the name of a size, a number, or REST in front. attributes: values to check
     beside the defaults. cases: sizes and attributes to check with, by name, where sizes hang together.
-    space: what `aot plugin tune` tries beyond CONFIGS.
     lines: the line where each part stands.
     """
 
@@ -65,7 +63,6 @@ class Header:
     sizes: Mapping[str, Bound]
     attributes: Mapping[str, tuple[Any, ...]]
     cases: tuple[Mapping[str, Any], ...]
-    space: Mapping[str, tuple[Any, ...]]
     about: str
     lines: Mapping[str, int]
 
@@ -177,7 +174,6 @@ def _header(file: Path, data: Mapping[str, Any], lines: Mapping[str, int], about
         _sizes(data.get("SIZES", {}), named),
         _attributes(data.get("ATTRIBUTES", {}), schema),
         _cases(data.get("CASES", []), shapes, schema),
-        _space(data.get("SPACE", {})),
         about,
         lines,
     )
@@ -250,15 +246,6 @@ def _value(part: str, attribute: Attribute, value: Any) -> Any:
     if found is None:
         raise PluginError(f"{part}: '{attribute.name}' is {value!r}, and SCHEMA says {attribute.kind}")
     return found
-
-
-def _space(given: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    for name, values in given.items():
-        if not isinstance(values, list | tuple) or not values:
-            raise PluginError(
-                f"SPACE: '{name}' is {values!r}, not the values to try", fix='SPACE = {"num_warps": [4, 8]}'
-            )
-    return {name: tuple(values) for name, values in given.items()}
 
 
 def _attributes(given: Mapping[str, Any], schema: Schema) -> dict[str, tuple[Any, ...]]:

@@ -35,11 +35,13 @@ _loaded: dict[tuple[Path, str], Plugin] = {}
 class Plugin(Header):
     """A plugin whose file has been run.
 
-    digest: SHA-256 of the file. scalars, constants: names of the kernel's parameters of that kind.
+    digest: SHA-256 of the file. space: what `aot plugin tune` tries beyond CONFIGS, by name. scalars, constants: names
+    of the kernel's parameters of that kind.
     """
 
     digest: str
     configs: tuple[Mapping[str, Any], ...]
+    space: Mapping[str, tuple[Any, ...]]
     scalars: tuple[str, ...]
     constants: tuple[str, ...]
     reference: Callable[..., Any]
@@ -188,6 +190,7 @@ def _load(file: Path, digest: str) -> Plugin:
         **{name: getattr(header, name) for name in Header.__dataclass_fields__},
         digest=digest,
         configs=_configs(header, module.CONFIGS),
+        space=_space(header, getattr(module, "SPACE", {})),
         scalars=scalars,
         constants=constants,
         reference=module.reference,
@@ -209,15 +212,27 @@ def _configs(header: Header, given: Any) -> tuple[Mapping[str, Any], ...]:
     return tuple(dict(one) for one in given)
 
 
-def _check_options(header: Header, config: Mapping[str, Any]) -> None:
+def _space(header: Header, given: Any) -> dict[str, tuple[Any, ...]]:
+    fix = 'SPACE = {"num_warps": [4, 8]}'
+    if not isinstance(given, dict):
+        raise header.error("SPACE is not a dict", "SPACE", fix)
+    for name, values in given.items():
+        if not isinstance(values, list | tuple) or not values:
+            raise header.error(f"SPACE: '{name}' is {values!r}, not the values to try", "SPACE", fix)
+        for value in values:
+            _check_options(header, {name: value}, "SPACE")
+    return {name: tuple(values) for name, values in given.items()}
+
+
+def _check_options(header: Header, config: Mapping[str, Any], part: str = "CONFIGS") -> None:
     """What of a config is the compiler's must be numbers that it takes."""
     for option in OPTIONS:
         value = config.get(option, 1)
         right = type(value) is int and value >= 1 and (option != "num_warps" or value in (1, 2, 4, 8, 16, 32))
         if not right:
             raise header.error(
-                f"CONFIGS sets {option} to {value!r}",
-                "CONFIGS",
+                f"{part} sets {option} to {value!r}",
+                part,
                 "num_warps is 1, 2, 4, 8, 16 or 32; num_stages and maxnreg are integers from 1 on",
             )
 

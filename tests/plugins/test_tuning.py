@@ -16,6 +16,7 @@ from aot.cli import _main as cli
 from aot.errors import AotError, PluginError, UsageError
 from aot.plugins import tuned, tuning
 from aot.plugins.header import read
+from aot.plugins.loading import load
 from aot.toolchain import Gpu, Machine
 from tests.plugins.projects import line_of, write
 from tests.plugins.test_tuned import entry
@@ -133,8 +134,8 @@ def test_a_size_or_dtype_that_no_plugin_has_is_refused(
 
 def test_a_space_is_values_by_name(project: Path) -> None:
     space = 'SPACE = {"block": [16, 32], "num_warps": (1, 2)}\nCONFIGS'
-    assert read(write(project, "wide", ("CONFIGS", space))).space == {"block": (16, 32), "num_warps": (1, 2)}
+    assert load(write(project, "wide", ("CONFIGS", space))).space == {"block": (16, 32), "num_warps": (1, 2)}
     file = write(project, "wide", ("CONFIGS", 'SPACE = {"block": 16}\nCONFIGS'))
     with pytest.raises(AotError, match="SPACE: 'block' is 16, not the values to try") as raised:
-        read(file)
+        load(file)
     assert raised.value.where == line_of(file, "SPACE")

@@ -157,8 +157,7 @@ class Gpu:
 
     def stream(self) -> Handle:
         """A stream that does not wait for the default one."""
-        flag = self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-        return self._value(*self._driver.cuStreamCreate(flag))
+        return self._value(*self._driver.cuStreamCreate(int(self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING)))
 
     def handle(self, stream: int) -> Handle:
         """The handle of a stream that someone else made."""
@@ -181,7 +180,7 @@ class Gpu:
 
     def event(self) -> Handle:
         """An event that keeps no time."""
-        return self._value(*self._driver.cuEventCreate(self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        return self._value(*self._driver.cuEventCreate(int(self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)))
 
     def record(self, event: Handle, stream: Handle) -> None:
         """The event happens when what is on the stream now is over."""

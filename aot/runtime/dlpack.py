@@ -259,7 +259,7 @@ def _wait(stream: int, other: int) -> None:
     """Let one stream wait for what is on another now."""
     driver = bindings()
     entered(driver)
-    status, event = driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+    status, event = driver.cuEventCreate(int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
     check(driver, status, "the GPU gives no event")
     (status,) = driver.cuEventRecord(event, driver.CUstream(other))
     check(driver, status, "the event is not recorded")

@@ -48,26 +48,21 @@ class Observed:
     inputs: Mapping[str, tuple[int | str | None, ...]]
 
     def bytes_needed(self, batch: Arrays) -> int:
-        """Bytes of what leaves the graph for this batch, at four a number: of a value that is cut, its lattice.
+        """Bytes of all observed values for this batch, at four a number.
 
         A dim that shape inference could not name counts as the largest dim of the inputs.
         """
         sizes = self._sizes(batch)
         largest = max(sizes.values(), default=1)
 
-        def size(name: str) -> int:
-            whole = math.prod(
-                dim if isinstance(dim, int) else sizes.get(dim or "", largest) for dim in self.shapes[name]
-            )
-            if name not in self.cut:
-                return whole
-            return whole // self.lattice.get(name, 1) ** 2 if name in self.readings else 0
+        def size(dim: int | str | None) -> int:
+            return dim if isinstance(dim, int) else sizes.get(dim or "", largest)
 
-        return sum(4 * size(name) for name in self.values)
+        return sum(4 * math.prod(map(size, self.shapes[name])) for name in self.values)
 
     def parts(self, batch: Arrays, limit: int, beside: int = 1) -> Iterator[Arrays]:
-        """The batch in parts, cut along its batch dim, so that what leaves the graph of each takes at most `limit`
-        bytes; in a multiple of `beside` parts, about, where so many run side by side.
+        """The batch in parts, cut along its batch dim, so that the observed values of each take at most `limit` bytes;
+        in a multiple of `beside` parts, about, where so many run side by side.
 
         The batch dim is the symbolic first dim that inputs share and that appears nowhere else in them. A part has
         one sample at least; a graph without a batch dim is not cut, nor is one with an input of other symbolic dims

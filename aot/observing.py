@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aot.observe import Observed
 
 # Bytes of observed values that a part holds, and how many parts run at a time: while one is counted, another runs.
-MEMORY = 1 << 26
+MEMORY = 1 << 25
 BESIDE = 2
 # Values looked at at a time: for the largest they are still in the cache where they were read for the smallest.
 _CHUNK = 1 << 18

@@ -2,12 +2,12 @@
 
     python benchmarks/calibration.py [--only MODEL] [--tool TOOL] [--resume]
 
-`forward` runs the same batches through onnxruntime on the CPU; making the session is not counted. Every other tool goes
-from the file to a quantized one, in a process of its own with as many threads as it takes by itself; the seconds of
-calibration alone are given as well. Tools take turns; what takes less than 20 s is run three times, and the median
-kept. Memory is the most that a process and its children had resident, imports and mapped files included. Needs what
-`make bench-calibration` installs; what cannot run is listed with its reason. Writes benchmarks/results/calibration.json
-and the table of benchmarks/README.md; exit code 1 where a goal is missed.
+`forward` runs the same batches through onnxruntime on the CPU. Every other tool goes from the file to a quantized one,
+in a process of its own with as many threads as it takes by itself; the seconds of calibration alone are given as well.
+Making a session is no part of those, for any tool. Tools take turns; what takes less than 20 s is run three times, and
+the median kept. Memory is the most that a process and its children had resident, imports and mapped files included.
+Needs what `make bench-calibration` installs; what cannot run is listed with its reason. Writes
+benchmarks/results/calibration.json and the table of benchmarks/README.md; exit code 1 where a goal is missed.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ PER_CHANNEL = 13
 class Tool:
     """prepare: imports all it needs, and returns the function (file, folder of batches, target) that quantizes.
 
-    It returns the seconds of calibration alone (runs, and ranges from what was seen), None where it does not tell.
+    It returns the seconds of calibration alone (runs, and ranges from what was seen; making the session is left out),
+    None where it does not tell.
     precision: `int8`, `fp8`, or `fp32` for a plain forward pass. apart: in ModelOpt's environment.
     """
 
@@ -56,9 +57,12 @@ def _aot(recipe: str, calibrator: str | None = None, *, strict: bool = True) -> 
     stay wide, where the recipe refuses the model.
     """
     from aot import content
+    from aot.backends.onnxruntime_tap import Tap
     from aot.config import Recipe, Weights, load
     from aot.quantize_file import quantize_file
 
+    for needed in ("onnxruntime", "aot.observe", "aot.observing"):
+        import_module(needed)
     chosen = load(Recipe, content.find("calib", recipe))
     if calibrator is not None:
         from aot.calibrator import get
@@ -69,8 +73,9 @@ def _aot(recipe: str, calibrator: str | None = None, *, strict: bool = True) -> 
         chosen = chosen.model_copy(update={"strict": False})
 
     def run(file: Path, batches: Path, target: Path) -> float:
-        done = quantize_file(file, target, chosen, data=str(batches), compare=False)
-        return done.calibration_seconds
+        with _within(Tap, "__init__") as making:
+            done = quantize_file(file, target, chosen, data=str(batches), compare=False)
+        return done.calibration_seconds - making[0]
 
     return run
 
@@ -163,33 +168,57 @@ def _reader(batches: Path) -> Any:
 @contextmanager
 def _clock(module: Any, factory: str) -> Iterator[list[float]]:
     """Seconds spent in `collect_data` and `compute_data` of the calibrators that `module.factory` makes."""
-    spent, inside = [0.0], [0]
-    make = getattr(module, factory)
-
-    def timed(work: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*given: Any, **named: Any) -> Any:
-            started = time.perf_counter()
-            inside[0] += 1
-            try:
-                return work(*given, **named)
-            finally:
-                inside[0] -= 1
-                if not inside[0]:  # one calls the other
-                    spent[0] += time.perf_counter() - started
-
-        return run
+    make, watch = getattr(module, factory), _Watch()
 
     def made(*given: Any, **named: Any) -> Any:
         calibrator = make(*given, **named)
         for name in ("collect_data", "compute_data"):
-            setattr(calibrator, name, timed(getattr(calibrator, name)))
+            setattr(calibrator, name, watch.timed(getattr(calibrator, name)))
         return calibrator
 
-    setattr(module, factory, made)
+    with _instead(module, factory, made):
+        yield watch.spent
+
+
+@contextmanager
+def _within(owner: Any, name: str) -> Iterator[list[float]]:
+    """Seconds spent in calls of `owner.name`."""
+    watch = _Watch()
+    with _instead(owner, name, watch.timed(getattr(owner, name))):
+        yield watch.spent
+
+
+@contextmanager
+def _instead(owner: Any, name: str, other: Any) -> Iterator[None]:
+    """`owner.name` is `other` for a while."""
+    own = getattr(owner, name)
+    setattr(owner, name, other)
     try:
-        yield spent
+        yield
     finally:
-        setattr(module, factory, make)
+        setattr(owner, name, own)
+
+
+class _Watch:
+    """The seconds that some functions take, those counted once of which one calls the other."""
+
+    def __init__(self) -> None:
+        self.spent, self._inside = [0.0], 0
+
+    def timed(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, its time counted."""
+
+        def run(*given: Any, **named: Any) -> Any:
+            started = time.perf_counter()
+            self._inside += 1
+            try:
+                return work(*given, **named)
+            finally:
+                self._inside -= 1
+                if not self._inside:
+                    self.spent[0] += time.perf_counter() - started
+
+        return run
 
 
 HISTOGRAMS = ("percentile", "entropy", "mse", "output_error")

@@ -18,7 +18,7 @@ import builtins
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -265,11 +265,17 @@ def _packages(tops: set[str]) -> dict[str, Any]:
 
     aot is left out: its own code has its own digest in every key.
     """
-    from importlib import metadata
-
-    owners = metadata.packages_distributions()
+    owners = _owners(tuple(sys.path))
     names = {owner for top in tops for owner in owners.get(top, ())}
     return {name: _package(name) for name in sorted(names)}
+
+
+@cache
+def _owners(path: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """Top-level module name -> distributions that have it, on this sys.path: a search through all that is installed."""
+    from importlib import metadata
+
+    return metadata.packages_distributions()
 
 
 def _package(name: str) -> Recorded:

@@ -69,12 +69,14 @@ def chosen(
     *, narrow: bool, quantized: bool = False, operator: bool = False, without: Collection[str] = ()
 ) -> list[Pass]:
     """The passes to run. narrow: the model is to compute in a type narrower than FP32. quantized: in INT8 or FP8.
-    operator: attention becomes
-    one node (`aot.form`). without: names of passes to leave out. Raises UsageError for a name that no pass has."""
+    operator: attention and group normalization become one node each, for a builder that has both (`aot.form`). without:
+    names of passes to leave out. Raises UsageError for a name that no pass has."""
     from aot.passes import PASSES
     from aot.passes.attention_operator import attention_operator
+    from aot.passes.group_norm import group_norm
 
-    passes = (*PASSES, attention_operator)
+    operators = (attention_operator, group_norm)
+    passes = (*PASSES, *operators)
     names = {one.name for one in passes}
     for name in without:
         if name not in names:
@@ -84,7 +86,7 @@ def chosen(
         for one in passes
         if (narrow or not one.narrow_only)
         and not (quantized and one.float_only)
-        and (operator or one is not attention_operator)
+        and (operator or one not in operators)
         and one.name not in without
     ]
 

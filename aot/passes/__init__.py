@@ -19,7 +19,6 @@ from aot.passes.fold_scale import fold_query_scale, fold_scale
 from aot.passes.gather_by_ranges import gather_by_ranges
 from aot.passes.gelu import erf_gelu, tanh_gelu
 from aot.passes.gemm import gemm
-from aot.passes.group_norm import group_norm
 from aot.passes.hard_swish import hard_swish
 from aot.passes.known_branches import known_branches
 from aot.passes.layer_norm import layer_norm
@@ -75,7 +74,6 @@ PASSES: tuple[Pass, ...] = (
     # Layers.
     plain_roots,
     layer_norm,
-    group_norm,
     clip_bounds,
     merge_clips,
     erf_gelu,

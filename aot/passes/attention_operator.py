@@ -15,7 +15,7 @@ OPSET = 23
 # Head sizes from 32 to 256 in steps of 4 build; 8 was seen to fail, and what lies between was not tried.
 _HEADS = range(32, 257, 4)
 # Between here and opset 23 the other ops only took more dtypes.
-_CHANGED = frozenset({"GroupNormalization"})
+_CHANGED, _CHANGED_IN = frozenset({"GroupNormalization"}), 21
 
 
 @graph_pass(
@@ -32,7 +32,7 @@ def attention_operator(model: ir.Model, skip: Skip) -> int:
     Where M lets a query look at the keys up to its own position, and there are as many of both, is_causal says so.
     """
     opset = model.opset_imports.get("", 0)
-    if opset < OPSET - 3 or (opset < OPSET and any(nodes(model, *_CHANGED))):
+    if opset < OPSET - 3 or (opset < _CHANGED_IN and any(nodes(model, *_CHANGED))):
         return 0
     changed = 0
     for node in nodes(model, "MatMul"):

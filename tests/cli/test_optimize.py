@@ -319,7 +319,7 @@ class TestUsersErrors:
     ) -> None:
         error = refused(capsys, given(tmp_path / "in.onnx"), tmp_path / "out.onnx", "--without-pass", "all")
         listed = error["fix"].partition("there are: ")[2].split(", ")
-        assert set(listed) == {*(one.name for one in PASSES), "attention_operator"}
+        assert set(listed) == {*(one.name for one in PASSES), "attention_operator", "group_norm"}
 
     def test_a_target_without_its_backend(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         error = refused(capsys, given(tmp_path / "in.onnx"), tmp_path / "out.onnx", "--target", "sm89")

@@ -18,10 +18,11 @@ from aot.origins import Origin
 from aot.passes import PASSES
 from aot.passes.attention_kernel import attention_kernel
 from aot.passes.attention_operator import attention_operator
+from aot.passes.group_norm import group_norm
 from aot.passes.merge_projections import merge_gate_up, merge_qkv
 
 SIZES = {"B": 2, "S": 5}
-APART = (attention_kernel, attention_operator, merge_qkv, merge_gate_up)
+APART = (attention_kernel, attention_operator, group_norm, merge_qkv, merge_gate_up)
 EACH = pytest.mark.parametrize("one", dict.fromkeys((*PASSES, *APART)), ids=lambda one: one.name)
 
 

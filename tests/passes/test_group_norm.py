@@ -12,6 +12,7 @@ import torch
 
 from aot import passes
 from aot.graph import infer_shapes, run_passes
+from aot.optimize import chosen
 from aot.passes.group_norm import group_norm
 from tests.passes.test_limits import ops, run_by_onnxruntime
 
@@ -61,7 +62,7 @@ def expected(x: Any = X, gamma: Any = GAMMA, beta: Any = BETA) -> Any:
 @pytest.mark.parametrize("shape", ["B,6,H,W", "2,6,4,5"], ids=["dynamic", "static"])
 def test_what_exporters_write_is_one_node(body: str, shape: str) -> None:
     model = model_of(f"{body} {SCALED}", shape=shape)
-    run_passes(passes.PASSES, model)
+    run_passes([*passes.PASSES, group_norm], model)
     assert ops(model) == {"GroupNormalization": 1}
     assert model.graph[0].attributes["num_groups"].value == GROUPS
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
@@ -72,7 +73,7 @@ def test_a_norm_in_fp32_between_casts_is_the_operator_in_fp16() -> None:
     body = """r = Reshape(x, flat)  w = Cast<to = 1>(r)  o = InstanceNormalization<epsilon = 0.01>(w, ones, zeros)
     n = Cast<to = 10>(o)"""
     model = model_of(f"{body} {SCALED}", dtype="float16")
-    run_passes(passes.PASSES, model)
+    run_passes([*passes.PASSES, group_norm], model)
     assert ops(model) == {"GroupNormalization": 1}
     got = run_by_onnxruntime(model, x=X.astype(np.float16))
     assert got.dtype == np.float16
@@ -83,7 +84,7 @@ def test_scales_of_groups_and_of_channels_come_together() -> None:
     own = RNG.normal(size=(2, GROUPS)).astype(np.float32)
     model = model_of(f"{BY_INSTANCE} {SCALED}", ones=own[0], zeros=own[1])
     before = run_by_onnxruntime(model, x=X)
-    run_passes(passes.PASSES, model)
+    run_passes([*passes.PASSES, group_norm], model)
     assert ops(model) == {"GroupNormalization": 1}
     np.testing.assert_allclose(run_by_onnxruntime(model, x=X), before, rtol=1e-4, atol=1e-5)
 
@@ -113,7 +114,25 @@ def test_other_rows_are_no_groups(body: str, given: dict[str, Any]) -> None:
     assert ops(model) == before
 
 
-def test_an_older_opset_keeps_the_reshapes_and_is_told_why() -> None:
+def test_an_older_opset_is_raised() -> None:
+    model = model_of(f"{BY_INSTANCE} {SCALED}", opset=20)
+    run_passes([*passes.PASSES, group_norm], model)
+    assert ops(model) == {"GroupNormalization": 1}
+    assert model.opset_imports[""] == 21
+    np.testing.assert_allclose(run_by_onnxruntime(model, x=X), expected(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("opset", "body"),
+    [(18, BY_INSTANCE), (20, f"g = GroupNormalization<num_groups = 3>(x, ones, zeros)  {BY_INSTANCE}")],
+    ids=["far older", "with the operator as it was"],
+)
+def test_an_opset_that_cannot_be_raised_is_told(opset: int, body: str) -> None:
     reasons: list[str] = []
-    assert group_norm(model_of(f"{BY_INSTANCE} {SCALED}", opset=20), lambda node, why: reasons.append(why)) == 0
-    assert reasons == ["the operator has one scale a channel since opset 21, and one a group before"]
+    assert group_norm(model_of(f"{body} {SCALED}", opset=opset), lambda node, why: reasons.append(why)) == 0
+    assert reasons == [f"the graph, in opset {opset}, cannot be raised to 21, which has one scale a channel"]
+
+
+def test_it_is_only_for_builders_that_have_the_operator() -> None:
+    assert group_norm not in chosen(narrow=True)
+    assert group_norm in chosen(narrow=True, operator=True)

@@ -52,9 +52,7 @@ def symbolic(plugin: Plugin, shapes: Mapping[str, Sequence[int]], vary: Sequence
     """The shapes, sizes of `vary` as ones that vary."""
     made = {}
     for name, shape in shapes.items():
-        axes = plugin.shapes[name]
-        leading = len(shape) - len(axes) + 1 if axes[:1] == (REST,) else 0
-        keys = [REST] * leading + list(axes[1:] if axes[:1] == (REST,) else axes)
+        keys = [REST if isinstance(key, tuple) else key for key in plugin.keys(name, len(shape))]
         made[name] = tuple(
             varying(name, axis) if key in vary else size
             for axis, (key, size) in enumerate(zip(keys, shape, strict=True))

@@ -84,6 +84,18 @@ class Header:
         found = (axis for axes in self.shapes.values() for axis in axes if isinstance(axis, str))
         return tuple(dict.fromkeys(found))
 
+    def keys(self, name: str, rank: int) -> list[Any]:
+        """What the size of each axis of an input is called: a name from SHAPES, a number, or (REST, place).
+
+        Raises PluginError for a number of axes that SHAPES does not allow.
+        """
+        axes = self.shapes[name]
+        inner = [axis for axis in axes if axis != REST]
+        leading = rank - len(inner)
+        if leading < 0 or (leading and len(inner) == len(axes)):
+            raise PluginError(f"'{name}' has {rank} axes where SHAPES says '{' '.join(map(str, axes))}'")
+        return [*((REST, place) for place in range(leading)), *inner]
+
     def bound(self, symbol: str) -> Bound:
         """What a named size may be."""
         return self.sizes.get(symbol, Bound())

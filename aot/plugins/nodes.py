@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot import origins
 from aot.errors import PluginError
-from aot.plugins.header import REST, Header
+from aot.plugins.header import Header
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -119,17 +119,8 @@ def _value(kind: str, attribute: ir.Attr) -> Any:
 
 def _known(header: Header, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
     """The shapes, with what a size is known to be in one place put wherever its name stands."""
-    keys = {name: _keys(header.shapes[name], len(shape)) for name, shape in shapes.items()}
+    keys = {name: header.keys(name, len(shape)) for name, shape in shapes.items()}
     found: dict[Any, int] = {}
     for name, shape in shapes.items():
         found.update({key: size for key, size in zip(keys[name], shape, strict=True) if size is not None})
     return {name: tuple(key if isinstance(key, int) else found.get(key) for key in keys[name]) for name in shapes}
-
-
-def _keys(axes: tuple[str | int, ...], rank: int) -> list[Any]:
-    """For each axis what its size is called: a name from SHAPES, a number, or (REST, place)."""
-    inner = [axis for axis in axes if axis != REST]
-    leading = rank - len(inner)
-    if leading < 0 or (leading and len(inner) == len(axes)):
-        raise PluginError(f"its inputs have {rank} axes where SHAPES says '{' '.join(map(str, axes))}'")
-    return [*((REST, place) for place in range(leading)), *inner]

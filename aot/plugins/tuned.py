@@ -67,15 +67,12 @@ def bucket(header: Header, shapes: Shapes) -> Bucket:
     """name of a size -> the least power of two that is not less, 0 for 0; None for one that varies."""
     found: Bucket = {}
     for name, axes in header.shapes.items():
-        shape = shapes[name]
-        inner = [axis for axis in axes if axis != REST]
-        leading = len(shape) - len(inner)
-        named: list[tuple[str | int, int | None]] = list(zip(inner, shape[leading:], strict=True))
-        if len(inner) < len(axes):
-            known = [size for size in shape[:leading] if size is not None]
-            named.insert(0, (REST, math.prod(known) if len(known) == leading else None))
-        for axis, size in named:
-            if isinstance(axis, str) and found.get(axis) is None:
+        keyed = list(zip(header.keys(name, len(shapes[name])), shapes[name], strict=True))
+        leading = [size for key, size in keyed if isinstance(key, tuple)]
+        known = [size for size in leading if size is not None]
+        together = [(REST, math.prod(known) if len(known) == len(leading) else None)] if REST in axes else []
+        for axis, size in (*together, *((key, size) for key, size in keyed if isinstance(key, str))):
+            if found.get(axis) is None:
                 found[axis] = None if size is None else _rounded(size)
     return found
 

@@ -22,7 +22,7 @@ from aot.errors import AotError, PluginError
 from aot.frontend.bridge.quantized import FP8, clipping, drop_unused
 from aot.frontend.plugins import plugin_of, results
 from aot.frontend.quiet import RAISED, silenced
-from aot.plugins.header import REST, Bound
+from aot.plugins.header import Bound
 from aot.plugins.loading import Plugin
 from aot.plugins.schema import ATTRIBUTES, NODE_TYPES, ONNX_TYPES
 
@@ -163,22 +163,15 @@ def _pattern(plugin: Plugin, given: Sequence[Given]) -> Iterator[Any]:
     for name, dtype, shape in given:
         yield (
             "float" if dtype.is_floating_point() and dtype != FP8 else dtype,
-            tuple(fixed.get(key) for key in _keys(plugin, name, shape)),
+            tuple(fixed.get(key) for key in plugin.keys(name, len(shape))),
         )
-
-
-def _keys(plugin: Plugin, name: str, shape: Sequence[Any]) -> list[Any]:
-    """For each axis what its size is called: a name from SHAPES, a number, or (REST, place)."""
-    axes = list(plugin.shapes[name])
-    inner = axes[1:] if axes[:1] == [REST] else axes
-    return [*((REST, place) for place in range(len(shape) - len(inner))), *inner]
 
 
 def _fixed(plugin: Plugin, given: Sequence[Given]) -> dict[Any, int]:
     """The sizes that are known in one place at least."""
     found: dict[Any, int] = {}
     for name, _, shape in given:
-        for key, size in zip(_keys(plugin, name, shape), shape, strict=True):
+        for key, size in zip(plugin.keys(name, len(shape)), shape, strict=True):
             if isinstance(key, int) or isinstance(size, int):
                 found[key] = key if isinstance(key, int) else int(size)  # type: ignore[arg-type]
     return found
@@ -236,13 +229,13 @@ def _exported(plugin: Plugin, attributes: Mapping[str, Any], given: Sequence[Giv
     fixed = _fixed(plugin, given)
     sizes: dict[Any, int] = dict(fixed)
     for name, _, shape in given:
-        for key in _keys(plugin, name, shape):
+        for key in plugin.keys(name, len(shape)):
             bound = plugin.bound(key) if isinstance(key, str) else Bound()
             possible = [size for size in map(bound.near, _EXAMPLES) if size not in sizes.values()]
             sizes.setdefault(key, possible[0] if possible else bound.near(2))
     examples, dynamic = [], []
     for name, dtype, shape in given:
-        keys = _keys(plugin, name, shape)
+        keys = plugin.keys(name, len(shape))
         kind = torch.float32 if dtype.is_floating_point() else getattr(torch, dtype.name.lower())
         examples.append(torch.ones([sizes[key] for key in keys], dtype=kind))
         dynamic.append({axis: torch.export.Dim.DYNAMIC for axis, key in enumerate(keys) if key not in fixed})

@@ -156,6 +156,28 @@ def test_varying_lengths_are_all_seen(tmp_path: Path, memory: int) -> None:
     np.testing.assert_array_equal(channels.amax, np.abs(rows).max(axis=0))
 
 
+@pytest.mark.parametrize("threads", [2, 5])
+def test_parts_that_run_side_by_side_are_counted_as_one_after_the_other(tmp_path: Path, threads: int) -> None:
+    """Many small parts of the same shapes, so that two threads want to count the same value at once."""
+    model, batches = tokens(tmp_path), lengths() * 12
+    alone = watched(model, batches, Level.PRODUCTS, threads=1, memory=1)
+    told: list[int] = []
+    found = watch(model, enumerate(batches), Level.PRODUCTS, told.append, memory=1, threads=threads)
+    assert same(found, alone)
+    assert told == list(range(len(batches)))
+
+
+def test_gains_are_left_out_where_nobody_wants_them(tmp_path: Path) -> None:
+    model = net(tmp_path)
+    whole, without = float_values(model), float_values(model, gains=False)
+    assert without.values == whole.values
+    assert {name: reading.axis for name, reading in without.readings.items()} == {
+        name: reading.axis for name, reading in whole.readings.items()
+    }
+    assert whole.readings["r1"].gain is not None
+    assert all(reading.gain is None for reading in without.readings.values())
+
+
 def test_several_processes_see_what_one_sees(tmp_path: Path) -> None:
     model, batches = net(tmp_path), pictures((1, 2, 1, 1))
     told: list[int] = []

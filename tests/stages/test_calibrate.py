@@ -108,6 +108,15 @@ def test_parts_of_a_batch_fit_and_cover_it(graph: Graph) -> None:
         assert np.array_equal(np.concatenate([part[name] for part in parts]), batch[name])
 
 
+@pytest.mark.parametrize(("samples", "over", "sizes"), [(8, 1, [4, 4]), (9, 3, [2, 2, 2, 2, 1]), (1, 1, [1])])
+def test_what_runs_side_by_side_shares_a_batch(graph: Graph, samples: int, over: int, sizes: list[int]) -> None:
+    """over: how many times what a part may hold the batch takes."""
+    observed = float_values(graph.model)
+    (batch,) = batches(((samples, 3),))
+    parts = observed.parts(batch, observed.bytes_needed(batch) // over, beside=2)
+    assert [len(next(iter(part.values()))) for part in parts] == sizes
+
+
 def test_moved_values_are_not_observed_twice(graph: Graph) -> None:
     observed = float_values(graph.model)
     assert observed.values == ("x", "h", "s", "looked", "root", "y")

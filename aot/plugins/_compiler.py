@@ -63,7 +63,8 @@ def compiled(plugin: Plugin, job: Mapping[str, Any], config: Mapping[str, Any]) 
     metadata = kernel.metadata._asdict()
     reason = ptx.refusal(metadata)
     if reason is not None:
-        raise plugin.error(f"the kernel cannot be launched by TensorRT: {reason}", "kernel")
+        fix = "load and store through the kernel's own pointers, without descriptors; let each program do its own work"
+        raise plugin.error(f"the kernel cannot be launched by TensorRT: {reason}", "kernel", fix)
     code = ptx.launchable(kernel.asm["ptx"], len(types))
     registers, spilled = _assembled(code, capability)
     return {

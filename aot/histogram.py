@@ -64,8 +64,8 @@ class Histogram:
         """
         # One weight carries both: whole numbers, so small that a float64 adds up a chunk of them exactly.
         one = np.repeat((gain + (1 << _BOTH)).astype(np.float64), math.prod(array.shape[axis % array.ndim + 1 :]))
-        # So often that it holds a chunk wherever that begins.
-        weights = np.tile(one, 1 + -(-min(_FEWER, array.size) // len(one)))
+        # So often that it holds a chunk wherever that begins, or all there is.
+        weights = np.tile(one, min(1 + -(-_FEWER // len(one)), array.size // len(one)))
         for start, bins in _chunks(array, _FEWER):
             offset = start % len(one)
             both = np.bincount(bins, weights[offset : offset + len(bins)]).astype(np.int64)

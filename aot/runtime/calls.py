@@ -65,11 +65,10 @@ class Reader:
             wrong = wrong_names(inputs, self._inputs, self.states if kept is not None else ())
             if wrong is not None:
                 raise wrong
-        key: Any = tuple([seen.shape for seen in given.values()])
-        if kept:
-            key = (key, *kept.values())
+        shapes = tuple([seen.shape for seen in given.values()])
+        key = (shapes, *kept.values()) if kept else shapes
         profile, sizes = self._known.get(key) or self._fitted(key, given, kept or {})
-        return Call(profile, given, like or NUMPY.look(0), mixed), sizes
+        return Call(profile, shapes, given, like or NUMPY.look(0), mixed), sizes
 
     def _fitted(self, key: Any, given: Mapping[str, Given], kept: Mapping[str, Shape]) -> tuple[int, Sizes]:
         found = self.signature.fit({**{name: tuple(seen.shape) for name, seen in given.items()}, **kept})

@@ -77,20 +77,28 @@ class Gpu:
         if status:
             check(self._driver, status, f"the CUDA driver refuses on GPU {self.device}")
 
-    def __enter__(self) -> None:
-        """Make its context the current one of this thread, until the end of the block."""
+    def enter(self) -> bool:
+        """Make its context the current one of this thread; whether `leave` must follow, for it was not."""
         status, current = self._driver.cuCtxGetCurrent()
-        pushed = bool(status) or int(current) != self._identity
-        if pushed:
-            self._done(*self._driver.cuCtxPushCurrent(self._context))
-        depth = getattr(self._entered, "stack", None)
-        if depth is None:
-            depth = self._entered.stack = []
-        depth.append(pushed)
+        if not status and int(current) == self._identity:
+            return False
+        self._done(*self._driver.cuCtxPushCurrent(self._context))
+        return True
+
+    def leave(self) -> None:
+        """The context before is the current one again."""
+        self._driver.cuCtxPopCurrent()
+
+    def __enter__(self) -> None:
+        """As `enter`, until the end of the block."""
+        pushed = self.enter()
+        if not hasattr(self._entered, "stack"):
+            self._entered.stack = []
+        self._entered.stack.append(pushed)
 
     def __exit__(self, *_: object) -> None:
         if self._entered.stack.pop():
-            self._driver.cuCtxPopCurrent()
+            self.leave()
 
     def close(self) -> None:
         """Give the context back; what was allocated in it must be freed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +31,11 @@ class Call:
     """One call, checked. given: by name of the input, those that `kept` holds left out; the rest in the model's order.
 
     profile: the index of the optimization profile. like: the array whose kind and place the outputs take. mixed:
-    whether others are of another kind or in another place.
+    whether others are of another kind or in another place. shapes: stands for the shapes of all inputs.
     """
 
     profile: int
+    shapes: Hashable
     given: dict[str, Given]
     like: Given
     mixed: bool = False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
@@ -25,6 +26,15 @@ SHAPES = 1024
 Copy = tuple[int, int, int]
 
 
+@dataclass(frozen=True, eq=False)
+class Sized:
+    """The shapes of a call's inputs and outputs; one for all calls that have them."""
+
+    profile: int
+    inputs: Sequence[Shape]
+    outputs: tuple[Shape, ...]
+
+
 class Lane:
     """A stream with its memory, its contexts and its graphs.
 
@@ -43,11 +53,13 @@ class Lane:
         self._scratch = self._gpu.allocate(plan.scratch) if plan.scratch else 0
         self._contexts: dict[int, Context] = {}
         self._graphs = Graphs(plan, graphs)
-        self._outputs: dict[Any, tuple[Shape, ...]] = {}
+        self._sized: dict[Hashable, Sized] = {}
         self._staging: Staging | None = None
         self._staged = False
         self.held: tuple[Shape, ...] = ()
         self._rooms = {slot.name: Growing(self._gpu) for slot in plan.outputs if slot.unbounded}
+        # Every output has a size that is known, and lies on the GPU.
+        self._simple = not self._rooms and not any(slot.host for slot in plan.outputs)
         self._allocators = {name: make_allocator(plan.trt, room) for name, room in self._rooms.items()}
         self.move(stream)
 
@@ -72,23 +84,27 @@ class Lane:
 
         Raises InputError for an array of another GPU, EngineError as TensorRT does.
         """
-        others = self._join(call)
+        others = self._join(call) if self._staged or call.mixed or call.kept is not None else ()
         copies_in: list[Copy] = []
-        shapes, addresses, values = self._placed(call, copies_in)
-        known = self._outputs.get((call.profile, shapes))
-        if known is None:
-            known = self._shaped(call.profile, shapes, values)
-        on_host = call.like.device == HOST
-        made: dict[str, Given] = {}
         copies_out: list[Copy] = []
-        for slot, shape in zip(self._plan.outputs, known, strict=True):
-            addresses.append(self._address_out(slot, shape, call, made, copies_out))
-        key = (call.profile, shapes, tuple(addresses), on_host)
+        made: dict[str, Given] = {}
+        addresses, values = self._placed(call, copies_in)
+        sized = self._sized.get(call.shapes) or self._measured(call, values)
+        on_host = call.like.device == HOST
+        if self._simple and not on_host and call.kept is None:
+            for slot, shape in zip(self._plan.outputs, sized.outputs, strict=True):
+                made[slot.name] = found = call.like.kind.empty(shape, slot.dtype, call.like)
+                addresses.append(found.address or self._places[slot.name].device)
+        else:
+            for slot, shape in zip(self._plan.outputs, sized.outputs, strict=True):
+                addresses.append(self._address_out(slot, shape, call, made, copies_out))
+        key = (sized, tuple(addresses), on_host)
         graph = self._graphs.find(key)
         if graph is not None:
             self._gpu.launch(graph, self.stream)
         else:
-            self._plainly(key, values, partial(self._enqueue, copies_in, copies_out), self._graphs.wanted(key))
+            enqueue = partial(self._enqueue, copies_in, copies_out)
+            self._plainly(sized, key, addresses, values, enqueue, self._graphs.wanted(key))
         self._staged = bool(copies_in) and not on_host
         if self._staged:
             self._gpu.record(self._event, self.stream)
@@ -98,7 +114,7 @@ class Lane:
         if call.kept is not None:
             assert isinstance(call.kept, KeptOnGpu)
             call.kept.advance(self.stream)
-        return known, made
+        return sized.outputs, made
 
     def _join(self, call: Call) -> list[Handle]:
         """Let the lane's stream wait for whatever else works on what the call reads: the streams, but for its own."""
@@ -118,27 +134,26 @@ class Lane:
             call.kept.join(self.stream)
         return others
 
-    def _placed(self, call: Call, copies: list[Copy]) -> tuple[tuple[Shape, ...], list[int], dict[str, Array]]:
-        """(shapes, addresses, values of inputs that TensorRT reads on the host) of all inputs; what must be copied is
-        copied into pinned memory, and `copies` gets what brings it to the GPU."""
-        shapes: list[Shape] = []
+    def _placed(self, call: Call, copies: list[Copy]) -> tuple[list[int], dict[str, Array]]:
+        """(addresses, values of inputs that TensorRT reads on the host) of all inputs; what must be copied is copied
+        into pinned memory, and `copies` gets what brings it to the GPU."""
         addresses: list[int] = []
         values: dict[str, Array] = {}
         for slot in self._plan.inputs:
             given = call.given.get(slot.name)
             if given is None:
                 assert isinstance(call.kept, KeptOnGpu)
-                shape, address = call.kept.now(slot.name)
+                addresses.append(call.kept.now(slot.name)[1])
             elif slot.host:
                 values[slot.name] = np.ascontiguousarray(given.host())
-                shape, address = given.shape, values[slot.name].ctypes.data
+                addresses.append(values[slot.name].ctypes.data)
             else:
-                shape, address = given.shape, self._address_in(slot, given, call, copies)
-            shapes.append(shape)
-            addresses.append(address)
-        return tuple(shapes), addresses, values
+                addresses.append(self._address_in(slot, given, call, copies))
+        return addresses, values
 
     def _address_in(self, slot: Slot, given: Given, call: Call, copies: list[Copy]) -> int:
+        if given.device == self._gpu.device and given.contiguous and given.address and not given.address % ALIGNED:
+            return given.address
         if given.device == HOST:
             place = self._places[slot.name]
             array: Array = given.host()
@@ -176,17 +191,25 @@ class Lane:
         made[slot.name] = found = call.like.kind.empty(shape, slot.dtype, call.like)
         return found.address or self._places[slot.name].device
 
-    def _shaped(self, profile: int, shapes: tuple[Shape, ...], values: dict[str, Array]) -> tuple[Shape, ...]:
-        """The outputs' shapes; known from then on, but where values decide."""
-        context = self._context(profile)
+    def _measured(self, call: Call, values: dict[str, Array]) -> Sized:
+        """The shapes of a call; known from then on, but where values decide."""
+        shapes = []
+        for slot in self._plan.inputs:
+            given = call.given.get(slot.name)
+            if given is None:
+                assert isinstance(call.kept, KeptOnGpu)
+                shapes.append(call.kept.now(slot.name)[0])
+            else:
+                shapes.append(tuple(given.shape))
+        context = self._context(call.profile)
         context.shape(shapes, values)
         found = context.output_shapes([slot.name for slot in self._plan.outputs])
-        known = tuple(found.values())
+        made = Sized(call.profile, shapes, tuple(found.values()))
         if not values:
-            if len(self._outputs) >= SHAPES:
-                self._outputs.clear()
-            self._outputs[profile, shapes] = known
-        return known
+            if len(self._sized) >= SHAPES:
+                self._sized.clear()
+            self._sized[call.shapes] = made
+        return made
 
     def _context(self, profile: int) -> Context:
         context = self._contexts.get(profile)
@@ -197,15 +220,16 @@ class Lane:
                 context.allocate_by(name, allocator)
         return context
 
-    def _plainly(self, key: Any, values: dict[str, Array], enqueue: Any, capture: bool) -> None:
+    def _plainly(
+        self, sized: Sized, key: Any, addresses: list[int], values: dict[str, Array], enqueue: Any, capture: bool
+    ) -> None:
         """Enqueue without a graph; with `capture` in a context of its own, which is captured then."""
-        profile, shapes, addresses, _ = key
         if capture:
-            context = Context(self._plan, profile, self._scratch, self._own)
+            context = Context(self._plan, sized.profile, self._scratch, self._own)
             self._gpu.wait(self._own)
         else:
-            context = self._context(profile)
-        context.shape(shapes, values)
+            context = self._context(sized.profile)
+        context.shape(sized.inputs, values)
         context.address(addresses)
         self._bracketed(partial(enqueue, context))
         if capture:
@@ -229,22 +253,21 @@ class Lane:
         """
         self._join(call)
         copies: list[Copy] = []
-        shapes, addresses, values = self._placed(call, copies)
-        known = self._shaped(call.profile, shapes, values)
+        addresses, values = self._placed(call, copies)
+        sized = self._measured(call, values)
         for slot in self._plan.outputs:
             place = self._places[slot.name]
             addresses.append(0 if slot.unbounded else place.host if slot.host else place.device)
         for address, source, size in copies:
             self._gpu.to_device(address, source, size, self.stream)
-        key = (call.profile, shapes, tuple(addresses), True)
         enqueue = partial(self._enqueue, (), ())
-        self._plainly(key, values, enqueue, self._plan.captures)
-        self.held = known
-        graph = self._graphs.find(key)
+        self._plainly(sized, sized, addresses, values, enqueue, self._plan.captures)
+        self.held = sized.outputs
+        graph = self._graphs.find(sized)
         if graph is not None:
             return partial(self._gpu.launch, graph, self.stream)
         context = self._context(call.profile)
-        context.shape(shapes, values)
+        context.shape(sized.inputs, values)
         context.address(addresses)
         return partial(self._bracketed, partial(enqueue, context))
 

@@ -145,7 +145,7 @@ class _Binding(Binding):
     """Runs are over when `run` returns."""
 
     def __init__(self, executor: OnnxRuntime, feed: Mapping[str, Any], like: Given) -> None:
-        self._executor, self._feed, self._call = executor, dict(feed), Call(0, {}, like)
+        self._executor, self._feed, self._call = executor, dict(feed), Call(0, (), {}, like)
         self._found: dict[str, Any] = {}
 
     def run(self) -> None:

@@ -33,10 +33,10 @@ class Pool:
 
     def __init__(self, make: Callable[[int | None], Lane], most: int) -> None:
         self._make, self._most = make, most
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._waiting = 0
-        self._free: list[Lane] = []
-        self._by_stream: dict[int, Lane] = {}
+        self._idle: dict[int | None, list[Lane]] = {None: []}  # by stream; one that is here has a lane
         self.lanes: list[Lane] = []
         self._unfinished: deque[Unfinished] = deque()
         self._closed = False
@@ -44,72 +44,74 @@ class Pool:
     def take(self, stream: int | None) -> Lane:
         """A lane for one call; stream: the caller's, None for a call that may run anywhere."""
         while True:
-            with self._changed:
+            with self._lock:
                 if self._closed:
                     raise closed()
-                lane = self._next(stream)
+                idle = self._idle.get(stream)
+                if idle:
+                    return idle.pop()
+                lane = self._another(stream) if idle is None or stream is None else None
                 if lane is not None:
                     return lane
                 if not self._unfinished:
-                    self._waiting += 1
-                    self._changed.wait()
-                    self._waiting -= 1
+                    self._wait()
                     continue
                 oldest = self._unfinished.popleft()
             oldest.finish()
 
-    def _next(self, stream: int | None) -> Lane | None:
-        lane = self._by_stream.get(stream) if stream is not None else None
-        if lane is not None:
-            if lane not in self._free:
-                return None
-            self._free.remove(lane)
-            return lane
-        lane = next((one for one in reversed(self._free) if one.key == stream), None)
-        if lane is None and len(self.lanes) < self._most:
+    def _another(self, stream: int | None) -> Lane | None:
+        """A new lane, or one of another stream that is free; None where all are in use."""
+        if len(self.lanes) < self._most:
             lane = self._make(stream)
             self.lanes.append(lane)
-        elif lane is None and self._free:
-            lane = self._free[0]  # the one that was not used for longest
+        else:
+            free = next((lanes for lanes in self._idle.values() if lanes), None)
+            if free is None:
+                return None
+            free[0].settle()
+            lane = free.pop(0)
             if lane.key is not None:
-                del self._by_stream[lane.key]
-            lane.settle()
-            self._free.remove(lane)
+                del self._idle[lane.key]
             lane.move(stream)
-        elif lane is not None:
-            self._free.remove(lane)
-        if lane is not None and stream is not None:
-            self._by_stream[stream] = lane
+        self._idle.setdefault(stream, [])
         return lane
+
+    def _wait(self) -> None:
+        """Until something changes."""
+        self._waiting += 1
+        try:
+            self._changed.wait()
+        finally:
+            self._waiting -= 1
 
     def give(self, lane: Lane) -> None:
         """Take a lane back; what is on its stream need not be over."""
-        with self._changed:
-            self._free.append(lane)
+        with self._lock:
+            self._idle[lane.key].append(lane)
             if self._waiting:
                 self._changed.notify_all()
 
     def later(self, call: Unfinished) -> None:
         """Know a call that keeps its lane until it is finished."""
-        with self._changed:
+        with self._lock:
             self._unfinished.append(call)
             if self._waiting:
                 self._changed.notify_all()
 
     def finished(self, call: Unfinished) -> None:
         """Forget it."""
-        with self._changed:
+        with self._lock:
             if call in self._unfinished:
                 self._unfinished.remove(call)
 
     def close(self) -> None:
         """Finish what was submitted, wait until every lane is back, and give out none any more."""
         while True:
-            with self._changed:
+            with self._lock:
                 self._closed = True
                 if not self._unfinished:
-                    self._waiting += 1
-                    self._changed.wait_for(lambda: len(self._free) == len(self.lanes))
+                    while sum(map(len, self._idle.values())) < len(self.lanes):
+                        self._wait()
                     return
                 oldest = self._unfinished.popleft()
             oldest.finish()

@@ -90,7 +90,7 @@ class Stream:
             call, sizes = self._reader.read(inputs, self._shapes if self._begun else {})
             if not self._begun:
                 self._begin(self.first(sizes))
-            call.kept = self._kept
+            self._give(call)
             return act(call)
 
     def warm(self, inputs: Mapping[str, Any], times: int) -> None:
@@ -105,11 +105,15 @@ class Stream:
                 assert self._kept is not None
                 values = self._kept.read()
             self._begin(values)
-            call.kept = self._kept
+            self._give(call)
             for _ in range(times):
                 self._executor.run(call)
             self._begin(values)
             self._begun = begun
+
+    def _give(self, call: Call) -> None:
+        call.kept = self._kept
+        call.shapes = (call.shapes, *self._shapes.values())
 
     def _begin(self, values: dict[str, Array]) -> None:
         """Have these states, in the memory of those before where they are as large."""

@@ -164,11 +164,12 @@ def _view(value: ir.Value, axes: Sequence[int], *, scaled: bool = True) -> _View
     is. None where it has no such heads."""
     scale, repeated = 1.0, 1
     split: ir.Node | None = None
+    before: _View | None = None  # of what the Split gives
     output = 0
     while True:
         node = value.producer()
         if node is None or node.domain != "":
-            return _apart(value, axes, scale, repeated) if split is None else None
+            break
         if node.op_type == "Transpose":
             back = [0] * 4
             for axis, source in zip(axes, attribute(node, "perm", [3, 2, 1, 0]), strict=True):
@@ -177,21 +178,23 @@ def _view(value: ir.Value, axes: Sequence[int], *, scaled: bool = True) -> _View
         elif node.op_type == "Mul" and scaled:
             number = scalar(node.inputs[1])
             if number is None:
-                return _apart(value, axes, scale, repeated) if split is None else None
+                break
             scale *= number
         elif node.op_type == "Gather" and split is None and repeated == 1 and (times := _repeats(node, axes)):
             repeated = times
         elif node.op_type == "Split" and split is None and axes[attribute(node, "axis", 0)] == _HEAD:
+            before = _apart(value, axes, scale, repeated)
             split, output = node, value.index() or 0
         elif node.op_type == "Reshape":
             found = _reshaped(node, axes, scale, split, output)
             if found is not None:
                 return found._replace(repeated=repeated)
-            return _apart(value, axes, scale, repeated) if split is None else None
+            break
         else:
-            return _apart(value, axes, scale, repeated) if split is None else None
+            break
         assert node.inputs[0] is not None
         value = node.inputs[0]
+    return _apart(value, axes, scale, repeated) if split is None else before
 
 
 def _apart(value: ir.Value, axes: Sequence[int], scale: float, repeated: int) -> _View | None:

@@ -93,6 +93,17 @@ ROTARY = (
     )
     .replace("kr = Gather<axis = 1>(kt, each)", "kc = Mul(kt, d)  kr = Gather<axis = 1>(kc, each)")
 )
+# The same of one product and one rotation for queries and keys, as surgery leaves them.
+PACKED_ROTARY = """(float16[S,16] c, float16[B,S,128] x, float16[B,1,1,S] m) => (float16[B,S,64] y)
+<int64[4] all = {0, 0, 8, 16}, int64[3] flat = {0, 0, 64}, int64[2] both = {6, 2}, int64[2] parts = {4, 2},
+ int64[4] each = {0, 0, 1, 1}>
+{
+    x4 = Reshape(x, all)  xt = Transpose<perm = [0, 2, 1, 3]>(x4)  qk, vt = Split<axis = 1>(xt, both)
+    r = Mul(qk, c)  q, kt = Split<axis = 1>(r, parts)
+    kr = Gather<axis = 1>(kt, each)  k = Transpose<perm = [0, 1, 3, 2]>(kr)  v = Gather<axis = 1>(vt, each)
+    a = MatMul(q, k)  b = Add(a, m)  p = Softmax(b)  o = MatMul(p, v)
+    t = Transpose<perm = [0, 2, 1, 3]>(o)  y = Reshape(t, flat)
+}"""
 LAYERS = """(float16[B,S,32] x, float16[B,1,1,S] m) => (float16[B,S,32] y2)
 <int64[4] heads = {0, 0, 2, 16}, int64[3] flat = {0, 0, 32}>
 {""" + "".join(
@@ -105,7 +116,7 @@ LAYERS = """(float16[B,S,32] x, float16[B,1,1,S] m) => (float16[B,S,32] y2)
 ) + "}"  # fmt: skip
 
 
-IDS = ["scaled", "unmasked", "packed", "causal", "grouped", "shared", "rotary"]
+IDS = ["scaled", "unmasked", "packed", "causal", "grouped", "shared", "rotary", "packed rotary"]
 
 
 class attention(OpRun):
@@ -157,7 +168,7 @@ def formed(text: str, sites: int = 1) -> tuple[ir.Model, list[ir.Node]]:
 
 
 @pytest.mark.parametrize(("batch", "queries", "keys"), [(1, 1, 1), (2, 5, 7), (3, 17, 4)])
-@pytest.mark.parametrize("text", [SCALED, UNMASKED, PACKED, CAUSAL, GROUPED, SHARED, ROTARY], ids=IDS)
+@pytest.mark.parametrize("text", [SCALED, UNMASKED, PACKED, CAUSAL, GROUPED, SHARED, ROTARY, PACKED_ROTARY], ids=IDS)
 def test_computes_what_stood_there(text: str, batch: int, queries: int, keys: int) -> None:
     before = parse(text)
     model, _ = formed(text)

@@ -98,7 +98,7 @@ class Lane:
         else:
             for slot, shape in zip(self._plan.outputs, sized.outputs, strict=True):
                 addresses.append(self._address_out(slot, shape, call, made, copies_out))
-        key = (sized, tuple(addresses), on_host)
+        key = (sized, tuple(addresses), tuple(copies_in), on_host)
         graph = self._graphs.find(key)
         if graph is not None:
             self._gpu.launch(graph, self.stream)
@@ -123,6 +123,9 @@ class Lane:
             self._staged = False
         others: list[Handle] = []
         if call.mixed:
+            for name, given in call.given.items():  # on their own streams, before these are waited for
+                if given.device != HOST and not given.contiguous:
+                    call.given[name] = given.kind.whole(given)
             own = None if call.like.device == HOST else call.like.kind  # whose stream this is
             kinds = {given.kind for given in call.given.values() if given.device != HOST and given.kind is not own}
             others = [self._gpu.handle(kind.stream(self._gpu.device)) for kind in kinds]

@@ -295,6 +295,29 @@ class TestOnTheGpu:
             assert isinstance(got["y"], cupy.ndarray)
             np.testing.assert_allclose(got["y"].get(), 2 * (x + total), rtol=1e-6)
 
+    def test_a_graph_with_a_copy_from_the_host_is_not_that_of_a_copy_on_the_gpu(
+        self, counter: Loads, cuda: Cuda, cupy: Any
+    ) -> None:
+        session = counter()
+        x = cupy.asarray(rows(2, 1))
+        unaligned = cupy.asarray(rows(2, 3)).moved(16)
+        for _ in range(2):
+            for given, seed in ((rows(2, 2), 2), (unaligned, 3)):
+                for _ in range(8):
+                    got = session(x=x, state_sum=given)["y"]
+                    np.testing.assert_allclose(got.get(), 2 * (rows(2, 1) + rows(2, seed)), rtol=1e-6)
+        assert cuda.counts["cuGraphLaunch"] > 0
+
+    def test_one_that_is_copied_for_a_call_from_the_host_is_waited_for(
+        self, counter: Loads, cuda: Cuda, cupy: Any
+    ) -> None:
+        session = counter()
+        for seed in range(6):
+            scattered = cupy.empty((3, 3))
+            scattered.set(rows(3, seed))
+            got = session(x=rows(3), state_sum=scattered.T)["y"]
+            np.testing.assert_allclose(got, 2 * (rows(3) + rows(3, seed).T), rtol=1e-6)
+
     def test_an_array_of_another_gpu_is_refused_by_name(self, linear: Loads, cupy: Any) -> None:
         x = cupy.asarray(rows(2))
         x.device.id = 1

@@ -12,6 +12,11 @@ With one scale for each output channel, the first weight's rounding does not dep
 the activation between, which has one scale. r1 is then the range of the activation's channel, as calibration saw it.
 A depthwise convolution has a scale for each channel that it reads, so there the activation's channels are given one
 range: r2_i = 1.
+
+Where something in between does not commute, such as HardSwish, and is a kernel of its own anyway, a Mul behind it
+divides the activation, where that is worth much, in INT8, whose steps are as large for a small channel as for a large
+one. A text detector (PP-OCRv4, its activations HardSwish) came to a relative L2 of 0.16 so, and 0.36 without, on the
+data that it was calibrated on.
 """
 
 from __future__ import annotations
@@ -20,10 +25,10 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.precision.layers import Layer, describe
-from aot.precision.reading import constant
+from aot.precision.reading import constant, consumers, is_constant
 from aot.precision.weights.absorb import Absorption, Array, Unabsorbed, absorb
-from aot.precision.weights.layers import matrices
-from aot.precision.weights.move import divide_where_made
+from aot.precision.weights.layers import gains, matrices
+from aot.precision.weights.move import divide_by_node, divide_where_made
 from aot.precision.weights.seen import Seen
 from aot.precision.weights.smooth import smoothing, weight_ranges
 from aot.precision.weights.work import Work
@@ -31,6 +36,10 @@ from aot.precision.weights.work import Work
 # Where weights have one scale, a pair's ranges depend on those of its neighbours: pairs are balanced in turn until no
 # factor differs from 1 by more than this, or so many times.
 _SETTLED, _TURNS = 0.01, 20
+# A Mul is added where the expected error of the layers that read it falls to this share of its square.
+_WORTH = 0.5
+# What computes a value in a kernel of its own, or in one that a Mul joins.
+_APART = {"HardSwish", "Mul", "Add"}
 
 
 def equalize(graph: ir.Graph, per_channel: bool, seen: Seen) -> Work:
@@ -52,7 +61,7 @@ def equalize(graph: ir.Graph, per_channel: bool, seen: Seen) -> Work:
                 continue
             try:
                 factor = _factor(value, layers, per_channel, seen)
-                divide_where_made(value, layers, factor, seen)
+                _divide(value, layers, factor, seen)
             except Unabsorbed as reason:
                 work.left.update(dict.fromkeys(names, str(reason)))
                 continue
@@ -61,6 +70,37 @@ def equalize(graph: ir.Graph, per_channel: bool, seen: Seen) -> Work:
         if furthest <= _SETTLED:
             break
     return work
+
+
+def _divide(value: ir.Value, layers: list[Layer], factor: Array, seen: Seen) -> None:
+    try:
+        divide_where_made(value, layers, factor, seen)
+    except Unabsorbed:
+        if not seen.form.whole or not _apart(value, layers) or _left(value, layers, factor, seen) > _WORTH:
+            raise
+        divide_by_node(value, layers, factor, seen)
+
+
+def _apart(value: ir.Value, layers: list[Layer]) -> bool:
+    """Whether a Mul between the value and the layers parts nothing that kernels join: the layers alone read it, and it
+    is no convolution's output, nor a sum of two."""
+    node = value.producer()
+    if node is None or node.op_type not in _APART or {*consumers(value)} != {layer.node for layer in layers}:
+        return False
+    return node.op_type != "Add" or any(is_constant(operand) for operand in node.inputs)
+
+
+def _left(value: ir.Value, layers: list[Layer], factor: Array, seen: Seen) -> float:
+    """The squared error that rounding the value adds to the layers' outputs, as a share of the one without the factor:
+    its steps are as large as its largest channel and count with the weights of each."""
+    channels = seen.channels(value, 1)
+    arrays = [(array, layer) for layer in layers if (array := constant(layer.node.inputs[1])) is not None]
+    norms = [found for array, layer in arrays if (found := gains(array, layer)) is not None]
+    if channels is None or not norms or not channels.amax.max(initial=0.0):
+        return 1.0
+    total = np.sum(norms, axis=0)
+    after = (channels.amax / factor).max() ** 2 * (total * factor**2).sum()
+    return float(after / (channels.amax.max() ** 2 * total.sum()))
 
 
 def _factor(value: ir.Value, layers: list[Layer], per_channel: bool, seen: Seen) -> Array:

@@ -39,13 +39,15 @@ def divide_where_made(value: ir.Value, layers: list[Layer], factor: Array, seen:
 
 
 def divide_by_node(value: ir.Value, layers: list[Layer], factor: Array, seen: Seen) -> None:
-    """Divide `value` in a Mul that the layers, which are in graph order, then read."""
+    """Divide `value` by the factors of its channels, [C], in a Mul that the layers, in graph order, then read."""
     first = layers[0].node
     graph = first.graph
     assert isinstance(graph, ir.Graph)
     name = unique(graph, f"{value.name}_smoothing")
-    tensor = ir.tensor((1 / factor).astype(np.float32), name=name)
-    held = ir.Value(name=name, shape=ir.Shape(factor.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+    shaped = _shaped(value, layers[0], factor)
+    array = (1 / shaped).astype(np.float32).reshape(shaped.shape[shaped.shape.index(len(factor)) :])
+    tensor = ir.tensor(array, name=name)
+    held = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
     graph.register_initializer(held)
     result = ir.Value(name=f"{name}_output", shape=value.shape, type=ir.TensorType(ir.DataType.FLOAT))
     node = ir.node("Mul", [value, held], outputs=[result], name=name)

@@ -8,8 +8,10 @@ import pytest
 
 from aot.config import Recipe
 from aot.precision import apply
+from aot.precision.formats import FP8, INT8, Quantized
 from aot.precision.reading import constant
 from aot.precision.weights.equalize import equalize
+from aot.precision.weights.seen import Seen
 from tests.precision.graphs import Array, graph, node, ops
 from tests.precision.weights.observing import outputs, relative, seen_by, statistics
 
@@ -150,3 +152,64 @@ def test_a_badly_scaled_chain_costs_int8_less(per_channel: bool) -> None:
     plain, better = error(False), error(True)
     assert plain > 0.05
     assert better < plain / 3
+
+
+SWISH = "a = HardSwish(c)"
+
+
+def divided(model: ir.Model, form: Quantized = INT8) -> list[str]:
+    """The ops after equalization."""
+    seen = seen_by(model, X)
+    equalize(model.graph, True, Seen(seen.statistics, seen.amax, None, form))
+    return ops(model)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "second"), [("", (16, 16, 3, 3)), ("<group = 16>", (16, 1, 3, 3))], ids=["dense", "depthwise"]
+)
+def test_behind_an_activation_that_does_not_commute_a_mul_divides(attributes: str, second: tuple[int, ...]) -> None:
+    model = chain(SWISH, attributes, second)
+    before = [outputs(model, x) for x in X]
+    assert divided(model) == ["Conv", "HardSwish", "Mul", "Conv"]
+    same(model, before)
+    array = constant(node(model, "a_smoothing").inputs[1])
+    assert array is not None
+    assert array.shape == (16, 1, 1)
+
+
+def test_such_a_chain_costs_int8_less() -> None:
+    error = {}
+    for equal in (False, True):
+        model = chain(SWISH)
+        wanted, seen = outputs(model, X[0])[0], statistics(model, X)
+        settings = {"precision": "int8", "compute": "fp32", "placement": {"min_channels": 1}}
+        apply(model, Recipe.model_validate({**settings, "weights": {"equalize": equal}}), seen.amax(), seen)
+        error[equal] = relative(wanted, outputs(model, X[0])[0])
+    assert error[True] < 0.5 * error[False]
+
+
+@pytest.mark.parametrize(
+    ("between", "form"),
+    [
+        (SWISH, FP8),  # its steps follow the values
+        ("a = Clip(c, low, six)", INT8),  # the convolution's kernel computes it
+        ("h = HardSwish(c)  a = Add(h, c)", INT8),  # a skip connection
+    ],
+)
+def test_no_mul_parts_what_kernels_join_nor_helps_fp8(between: str, form: Quantized) -> None:
+    model = chain(between)
+    before = ops(model)
+    assert divided(model, form) == before
+
+
+def test_no_mul_where_channels_are_alike() -> None:
+    model = chain(SWISH)
+    for name, axis in (("c", 0), ("y", 1)):
+        weight = node(model, name).inputs[1]
+        assert weight is not None
+        size = np.abs(weight.const_value.numpy()).max(axis=tuple(i for i in range(4) if i != axis), keepdims=True)
+        weight.const_value = ir.tensor(weight.const_value.numpy() / size)
+    bias = node(model, "c").inputs[2]
+    assert bias is not None
+    bias.const_value = ir.tensor(np.zeros(16, np.float32))
+    assert divided(model) == ["Conv", "HardSwish", "Conv"]

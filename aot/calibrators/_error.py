@@ -37,7 +37,7 @@ def best(histogram: Histogram, largest: float, form: Quantized) -> float:
     slack = _SLACK * counts.sum() * largest**2
     ranges = ranges[clipped(bounds, counts, ranges) <= reached + slack]
     # What every range that is left rounds to zero tells none from another.
-    nothing = ranges[-1] / 2**_STEPS**-1 / form.top * grid_of(form)[1][0]
+    nothing = ranges[-1] / 2 ** (1 / _STEPS) / form.top * grid_of(form)[1][0]
     first = max(int(np.searchsorted(bounds, nothing, side="right")) - 1, 0)
     bounds, counts = bounds[first:], counts[first:]
     found = float(ranges[np.argmin(errors(bounds, counts, ranges, form))])

@@ -28,7 +28,8 @@ CHUNK_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class Warm:
-    """How a warm-up went. once: the median seconds of a run in the last window; runs: how many there were."""
+    """How a warm-up went. once: seconds of a run, the least median of the last windows, for what else the
+    machine does only adds; runs: how many there were."""
 
     once: float
     runs: int
@@ -57,7 +58,7 @@ def warmed(call: Call, clock: Clock = time.perf_counter) -> Warm:
         last = medians[-WINDOWS:]
         steady = len(last) == WINDOWS and max(last) - min(last) <= AGREE * min(last)
         if steady or clock() - began >= WARM_LIMIT:
-            return Warm(medians[-1], runs, steady)
+            return Warm(min(last), runs, steady)
 
 
 def block(call: Call, runs: int, clock: Clock = time.perf_counter) -> list[float]:

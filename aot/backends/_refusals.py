@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # A graph with more refused nodes than this is not one to go through node by node.
 ROUNDS = 100
+_REDUCTION = "Unsupported reduction type"
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,11 @@ def _meant(model: ir.Model, said: Said) -> tuple[ir.Node | None, ir.Node | None]
                 return holder, node
     if 0 <= said.index < len(nodes) and said.op in ("", nodes[said.index].op_type):
         return nodes[said.index], nodes[said.index]
+    if _REDUCTION in said.text:  # it does not say of which node
+        for node in nodes:
+            reduction = node.attributes.get("reduction")
+            if node.op_type in ("ScatterElements", "ScatterND") and reduction and reduction.as_string() != "none":
+                return node, node
     # A function of the model: the node that calls it.
     for function in model.functions.values():
         if any(said.op == node.op_type for node in function.all_nodes()):

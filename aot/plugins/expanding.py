@@ -48,6 +48,8 @@ def expanded(graph: Path, ops: Collection[str], folder: Path) -> Iterator[Path]:
     for function in model.functions.values():
         for node in function.all_nodes() if function.name in ops else ():
             node.name = f"{function.name}/{node.name or node.op_type}"  # so that a refusal names the plugin
+            for key in (origins.MODULE, origins.SOURCE):
+                node.metadata_props.pop(key, None)  # and the place where the model calls it
     domains = {function.domain for function in model.functions.values() if function.name in ops}
     common.InlinePass(lambda function: function.name in ops)(model)
     common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]

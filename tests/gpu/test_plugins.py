@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +144,30 @@ def test_a_cuda_graph_replays_them_on_other_data(built: tuple[Aot, str, Path]) -
     for name, tensor in made.items():
         assert torch.count_nonzero(tensor) > 0
         assert torch.equal(replayed[name], tensor)
+
+
+def test_the_runtime_launches_them_in_a_process_without_the_compiler(built: tuple[Aot, str, Path]) -> None:
+    aot, precision, artifact = built
+    script = (
+        "import sys, numpy as np, aot\n"
+        "session = aot.load(sys.argv[1])\n"
+        "x = np.load('runtime-x.npz')['x']\n"
+        "for _ in range(4): got = session(x=x)\n"  # plain, captured, launched
+        "np.savez('runtime-y.npz', **got)\n"
+        "print(session.label, [name for name in ('torch', 'onnx', 'triton', 'pydantic') if name in sys.modules])"
+    )
+    for batch, seq in SIZES:
+        x = np.random.default_rng(batch).standard_normal((batch, seq, 64)).astype(np.float32)
+        np.savez(aot.folder / "runtime-x.npz", x=x)
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(artifact)], cwd=aot.folder, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("engine sm")
+        assert done.stdout.strip().endswith("[]")
+        outcome = aot("run", artifact.name, "--inputs", "runtime-x.npz", "-o", "graph-y.npz", "--engine", "cpu")
+        assert outcome.code == 0, outcome.err
+        got, expected = (np.load(aot.folder / name) for name in ("runtime-y.npz", "graph-y.npz"))
+        for name in ("y", "total"):
+            most = np.abs(expected[name]).max()
+            np.testing.assert_allclose(got[name], expected[name], rtol=0, atol=2 * CLOSE[precision] * most)

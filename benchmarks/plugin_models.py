@@ -17,7 +17,8 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,23 +58,35 @@ def prepare(folder: Path, models: Sequence[str], target: str) -> bool:
 
 
 def measure(folder: Path, models: Sequence[str], seconds: float, worker: Any = Worker) -> bool:
-    """Measure the models one after the other; whether every engine with kernels ran."""
-    from plugins import whole
-
+    """Measure the models one after the other, each step in so many seconds; whether every engine with kernels ran."""
     rows, ran = kept(), True
     for name in models:
         one = worker(0, daemon=False)
-        try:
-            found = one.call(whole.both, (name, folder, TOOLS), seconds)
-        except RuntimeError as error:
-            found = [{"model": name, "tool": "aot", "reason": str(error)}]
+        found: list[Row] = []
+        with tempfile.TemporaryDirectory(prefix="aot-models-") as output:
+            for row in measured(one, name, folder, Path(output), seconds):
+                found.append({"model": name, **row})
+                print(json.dumps(found[-1]), flush=True)
+                write(NAME, [row for row in rows if row["model"] != name] + found)
         one.close()
         ran = ran and not any("reason" in row for row in found if row["tool"] == "aot")
         rows = [row for row in rows if row["model"] != name] + found
-        for row in found:
-            print(json.dumps(row), flush=True)
-        write(NAME, rows)
     return ran
+
+
+def measured(one: Any, name: str, folder: Path, output: Path, seconds: float) -> Iterator[Row]:
+    """The rows of one model as they come: of the two engines, then of every tool at every size."""
+    from plugins import whole
+
+    for tool, step in (("aot", whole.launching), ("aot-expanded", whole.expanded)):
+        try:
+            yield {"tool": tool, **one.call(step, (name, folder, output), seconds)}
+        except RuntimeError as error:
+            yield {"tool": tool, "reason": str(error)}
+    try:
+        yield from one.call(whole.measured, (name, output, TOOLS), seconds)
+    except RuntimeError as error:
+        yield {"tool": "aot", "reason": str(error)}
 
 
 def text(rows: Sequence[Row]) -> str:
@@ -106,7 +119,7 @@ def main() -> int:
         step.add_argument("folder", type=Path)
         step.add_argument("--only", action="append", metavar="MODEL", help="this model only; may be repeated")
     one.add_argument("--target", default="sm90", help="what kernels are compiled for (default: sm90)")
-    two.add_argument("--timeout", type=float, default=240, help="seconds for one model (default: 240)")
+    two.add_argument("--timeout", type=float, default=120, help="seconds for one step of a model (default: 120)")
     arguments = parser.parse_args()
     if arguments.step == "table":
         print(text(kept()))

@@ -64,9 +64,14 @@ def test_a_model_that_fails_is_a_row_and_the_others_are_measured(
         def __init__(self, gpu: int, daemon: bool) -> None: ...
 
         def call(self, function: Any, arguments: tuple[Any, ...], timeout: float) -> Any:
-            if arguments[0] == "mamba":
+            name = arguments[0]
+            if name == "mamba" and function is whole.measured:
                 raise RuntimeError("the process ended: SIGSEGV")
-            sizes = {"model": arguments[0], "sizes": {"batch": 1}}
+            if function is whole.expanded:
+                raise RuntimeError("not done after 10 s")
+            if function is whole.launching:
+                return {"cosine": 0.9999}
+            sizes = {"sizes": {"batch": 1}}
             own = {**sizes, "tool": "aot", "ms": 0.5, "cosine": 0.9999, "relative_l2": 0.01}
             return [own, {**sizes, "tool": "compile", "ms": 0.75}]
 
@@ -74,10 +79,15 @@ def test_a_model_that_fails_is_a_row_and_the_others_are_measured(
 
     assert not plugin_models.measure(tmp_path, ["llama", "mamba"], 10.0, Fake)
     assert [(row["model"], row["tool"], row.get("ms")) for row in written[-1]] == [
+        ("llama", "aot", None),
+        ("llama", "aot-expanded", None),
         ("llama", "aot", 0.5),
         ("llama", "compile", 0.75),
+        ("mamba", "aot", None),
+        ("mamba", "aot-expanded", None),
         ("mamba", "aot", None),
     ]
     table = plugin_models.text(written[-1])
     assert "| llama | batch 1 | 0.5000 | - | - | 0.7500 | - | 0.999900 |" in table
     assert "- mamba, aot: the process ended: SIGSEGV" in table
+    assert "- llama, aot-expanded: not done after 10 s" in table

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import importlib.util
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -52,34 +51,37 @@ def described(name: str) -> Any:
     return module
 
 
-def engines(name: str, folder: Path, output: Path) -> list[Row]:
-    """Build `output/NAME.plan` from the prepared artifact, and `NAME-expanded.plan`, in which functions stand in the
-    place of every plugin's node: a row each, of what the one that is launched was compared with and found, or why there
-    is none."""
-    model, rows = described(name), []
-    request = Request(
-        model=str(folder / f"{name}.aot"), backend="tensorrt", dims=model.PROFILE, output=output / f"{name}.aot"
-    )
-    store = Store(output / "store")
+def launching(name: str, folder: Path, output: Path) -> Row:
+    """Finish the prepared artifact, its engine as `output/NAME.plan`: what is launched, and how far the engine was from
+    the references that it was prepared with."""
+    request = _request(name, folder, output)
     try:
-        built = build(request, store, Silent())
-        (engine,) = built.summary["engines"]
-        _keep(next((built.artifact / "engines").glob("*.plan")), output / f"{name}.plan")
-        found = artifact.load(str(built.artifact)).engines[0][0].facts
-        launched = [{"plugin": one["plugin"], "nodes": len(one["nodes"])} for one in found["kernels"]]
-        rows.append({"tool": "aot", "launched": launched, "seconds": engine["seconds"], **engine["verification"]})
+        built = build(request, Store(output / "store"), Silent())
     except AotError as error:
-        rows.append({"tool": "aot", "reason": _said(error)})
+        raise RuntimeError(_said(error)) from error
+    (engine,) = built.summary["engines"]
+    _keep(next((built.artifact / "engines").glob("*.plan")), output / f"{name}.plan")
+    found = artifact.load(str(built.artifact)).engines[0][0].facts
+    launched = [{"plugin": one["plugin"], "nodes": len(one["nodes"])} for one in found["kernels"]]
+    return {"launched": launched, "seconds": engine["seconds"], **engine["verification"]}
+
+
+def expanded(name: str, folder: Path, output: Path) -> Row:
+    """The same engine with functions in the place of every plugin's node, as `output/NAME-expanded.plan`."""
     prepared = artifact.load(str(folder / f"{name}.aot"))
-    plan = decide_finish(request, prepared)
-    run = Run(store, Silent())
+    plan = replace(decide_finish(_request(name, folder, output), prepared), attention="never")
+    run = Run(Store(output / "store"), Silent())
     try:
-        plain = build_engine(run, prepared.final, prepared.spec, replace(plan, attention="never"), plan.targets[0])
-        _keep(plain.plan, output / f"{name}-expanded.plan")
-        rows.append({"tool": "aot-expanded", "expanded": plain.facts["expanded"], "seconds": plain.entry.seconds})
+        plain = build_engine(run, prepared.final, prepared.spec, plan, plan.targets[0])
     except AotError as error:
-        rows.append({"tool": "aot-expanded", "reason": _said(error)})
-    return [{"model": name, **row} for row in rows]
+        raise RuntimeError(_said(error)) from error
+    _keep(plain.plan, output / f"{name}-expanded.plan")
+    return {"expanded": plain.facts["expanded"], "seconds": plain.entry.seconds}
+
+
+def _request(name: str, folder: Path, output: Path) -> Request:
+    artifact_, profile = folder / f"{name}.aot", described(name).PROFILE
+    return Request(model=str(artifact_), backend="tensorrt", dims=profile, output=output / f"{name}.aot")
 
 
 def _keep(plan: Path, target: Path) -> None:
@@ -221,10 +223,3 @@ def _spread(taken: Sequence[float]) -> Row:
 
 def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
-
-
-def both(name: str, folder: Path, modes: Mapping[str, str | None]) -> list[Row]:
-    """`engines`, then `measured`, in a folder that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="aot-models-") as output:
-        built = engines(name, folder, Path(output))
-        return [*built, *measured(name, Path(output), modes)]

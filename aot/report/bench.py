@@ -31,9 +31,11 @@ def measured(rows: Sequence[Row]) -> list[Row]:
 
 
 def contender(row: Row) -> str:
-    """`torch.compile max-autotune, fp16`."""
-    tool = TOOLS.get(row["tool"], row["tool"])
-    return f"{tool}, {row['precision']}" if row.get("precision") else tool
+    """`torch.compile max-autotune, fp16`; of several artifacts each by its own name: `aot small, fp16`."""
+    tool = str(row["tool"])
+    name = str(row.get("name") or tool)
+    shown = TOOLS.get(tool, tool) if name == tool else name
+    return f"{shown}, {row['precision']}" if row.get("precision") else shown
 
 
 def contenders(rows: Sequence[Row]) -> list[str]:

@@ -174,6 +174,16 @@ def test_where_aot_is_slower_the_page_says_so() -> None:
     assert "fastest of all at 1 of 2 sizes" in said
 
 
+def test_several_artifacts_go_by_their_names_and_what_to_doubt_is_said() -> None:
+    data = whole()
+    rows = [row("aot", "fp8", 0.4, 1, name="aot small"), row("aot", "fp16", 0.5, 1, name="aot large")]
+    data["bench"] |= {"rows": rows, "warnings": ["batch=1: other processes took 40% of the CPUs' time"]}
+    said = " ".join(outline(render(data)).text)
+    for shown in ("aot small, fp8", "aot large, fp16", "What to doubt", "other processes took 40%"):
+        assert shown in said
+    assert "SM at 1965 to 1980 MHz" in said
+
+
 def test_a_benchmarks_page_is_made_from_its_json_and_the_artifact(tmp_path: Path) -> None:
     folder = tmp_path / "m.aot"
     folder.mkdir()

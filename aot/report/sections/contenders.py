@@ -42,6 +42,7 @@ def section(data: Mapping[str, Any]) -> str:
         fold(f"{len(drawn) - 3} more sizes", hidden),
         fold("Every figure", _table(rows)),
         _left_out(rows),
+        _doubts((data.get("bench") or {}).get("warnings") or ()),
     )
 
 
@@ -95,6 +96,11 @@ def _left_out(rows: Sequence[Row]) -> str:
         f"{name}: {reason}" + ("" if len(at) == many else f" ({'; '.join(at)})") for (name, reason), at in why.items()
     ]
     return f"<h3>What could not run or be measured</h3>{listing(notes)}" if notes else ""
+
+
+def _doubts(warnings: Sequence[str]) -> str:
+    """What the benchmark itself says of its figures: other work on the machine, differences within the noise."""
+    return f"<h3>What to doubt</h3>{listing(warnings)}" if warnings else ""
 
 
 def _where(data: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ def section(data: Mapping[str, Any]) -> str:
     nodes, steps = known(data, "nodes"), list(data.get("steps") or ())
     counts = {one["step"]: one["ops"] for one in steps}
     ops = sorted({op for found in counts.values() for op in found}, key=lambda op: -_largest(counts, op))
-    passes = next((one["passes"] for one in steps if one.get("passes")), {})
+    passes: Mapping[str, int] = next((one["passes"] for one in steps if one.get("passes")), {})
     rewritten = table_of(("rewrite", "places"), [(name, str(places)) for name, places in passes.items() if places])
     every = [(op, *(str(found.get(op, 0)) for found in counts.values())) for op in ops]
     return titled(

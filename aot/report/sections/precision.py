@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from html import escape
 from itertools import groupby
 from typing import Any
 
@@ -66,7 +67,7 @@ def _strip(decisions: Decisions) -> str:
         height = _HEIGHTS[_BITS[precision]]
         first = f"{nodes[0]['node']} ({nodes[0]['op']})"
         said = f"{precision}: {first}" + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
-        said = svg.escape(f"{said} {module}".rstrip())
+        said = escape(f"{said} {module}".rstrip())
         box = f'x="{start}" y="{base - height}" width="{len(nodes)}" height="{height}"'
         shapes.append(f'<rect class="p-{precision}" {box}><title>{said}</title></rect>')
         start += len(nodes)

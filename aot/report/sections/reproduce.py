@@ -34,9 +34,10 @@ def _machine(part: Mapping[str, Any]) -> str:
         memory = f", {size_of(gpu['memory'])}" if gpu.get("memory") else ""
         gpu = f"{gpu.get('name')} ({gpu['target']}{memory})" if gpu.get("target") else gpu.get("name")
     versions = known(part, "versions")
-    clocks = ", ".join(
-        f"{name} {value}" for name, value in known(part, "clocks").items() if isinstance(value, (int, float, str))
-    )
+    clocks = known(known(part, "clocks"), "gpu")
+    mhz = [clocks.get("lowest_sm_mhz"), clocks.get("highest_sm_mhz")]
+    clock = f"SM at {mhz[0]} to {mhz[1]} MHz" if all(mhz) else ""
+    slowed = f", slowed by {', '.join(clocks['slowed'])}" if clocks.get("slowed") else ""
     brief = ", ".join(
         f"{name} {versions[name]}" for name in ("aot", "torch", "tensorrt", "onnxruntime") if versions.get(name)
     )
@@ -44,7 +45,7 @@ def _machine(part: Mapping[str, Any]) -> str:
         ("GPU", gpu),
         ("driver", machine.get("driver")),
         ("CPU", machine.get("cpu")),
-        ("clocks", clocks),
+        ("clocks", clock + slowed),
         ("versions", brief),
     ]
     found = [(name, value or None) for name, value in rows]

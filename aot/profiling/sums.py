@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aot.profiling.attribution import Layer
@@ -30,8 +30,12 @@ class Timed:
         return sum(layer.ms for layer in self.layers)
 
     def longest(self) -> list[Layer]:
-        """The layers, the longest first."""
-        return sorted(self.layers, key=lambda layer: -layer.ms)
+        """The layers, the longest first; those that are made of the same nodes are one, which takes their time."""
+        found: dict[object, Layer] = {}
+        for layer in self.layers:
+            key = layer.nodes or layer.name
+            found[key] = replace(layer, ms=layer.ms + found[key].ms) if key in found else layer
+        return sorted(found.values(), key=lambda layer: -layer.ms)
 
     def modules(self) -> dict[str, float]:
         """Module path -> milliseconds; empty for what belongs to the model itself."""

@@ -9,6 +9,9 @@ from aot.profiling.sums import UNKNOWN, Timed
 from aot.text import sizes, table
 
 
+EMULATED = "on the CPU, where narrow types are emulated: an engine spends its time elsewhere"
+
+
 def shown(timed: Timed, top: int) -> str:
     """The longest layers, modules and precisions, and what the profiler itself costs."""
     longest, modules = timed.longest(), timed.modules()
@@ -20,10 +23,11 @@ def shown(timed: Timed, top: int) -> str:
     rest = longest[top:]
     if rest:
         ms = sum(layer.ms for layer in rest)
-        rows.append((f"{ms:.4f}", f"{timed.share(ms):.1%}", f"{len(rest)} more layers", "", "", ""))
+        rows.append((f"{ms:.4f}", f"{timed.share(ms):.1%}", f"{len(rest)} more", "", "", ""))
     parts = [
         f"{timed.ran}, {sizes(timed.sizes)}",
         compared(timed),
+        *([EMULATED] if "onnxruntime" in timed.ran else []),
         "",
         table([head, *rows]),
         "",

@@ -87,8 +87,19 @@ def test_the_table_has_the_longest_first_and_the_rest_in_one_row_within_100_colu
     first, second, rest = lines[5:8]
     assert first.split() == ["5.0000", "50.0%", "LayerNormalization", "fp32", "net.norm", "net.py:5"]
     assert second.split()[:3] == ["3.0000", "30.0%", "MatMul+Add"]
-    assert rest.split() == ["2.0000", "20.0%", "3", "more", "layers"]
+    assert rest.split() == ["2.0000", "20.0%", "3", "more"]
     assert max(map(len, lines)) <= 100
+
+
+def test_layers_of_the_same_nodes_are_one_row_and_stay_apart_in_the_data() -> None:
+    times = [
+        LayerTime("kernel 1", 2.0, ("fc", "bias")),
+        LayerTime("kernel 2", 3.0, ("fc", "bias")),
+        LayerTime("?", 4.0),
+    ]
+    found = Timed("x", {}, 9.0, 1, tuple(attributed(times, KNOWN)))
+    assert [(layer.ms, layer.ops) for layer in found.longest()] == [(5.0, "MatMul+Add"), (4.0, "")]
+    assert [layer["ms"] for layer in found.to_json()["layers"]] == [2.0, 3.0, 4.0]
 
 
 def test_long_paths_keep_their_ends() -> None:

@@ -32,11 +32,11 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Be on a machine with these distributions."""
 
     def be(machine: Machine, installed: dict[str, str] = ALL) -> None:
-        from aot.backends import tensorrt
+        from aot.runtime import vendors
 
         monkeypatch.setattr(toolchain, "machine", lambda: machine)
         monkeypatch.setattr(toolchain, "version", installed.get)
-        monkeypatch.setattr(tensorrt, "find_spec", lambda name: object() if "tensorrt" in installed else None)
+        monkeypatch.setattr(vendors, "find_spec", lambda name: object())
 
     return be
 

@@ -8,7 +8,6 @@ from aot.profiling.attribution import Layer
 from aot.profiling.sums import UNKNOWN, Timed
 from aot.text import sizes, table
 
-
 EMULATED = "on the CPU, where narrow types are emulated: an engine spends its time elsewhere"
 
 

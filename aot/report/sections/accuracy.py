@@ -57,7 +57,7 @@ def _metric(name: str, metric: Mapping[str, Any] | None) -> str:
     if metric.get("ran") is False:
         return paragraph(f"The model's own metric, {name}: {metric['reason']}")
     here = metric["eager"] - metric["drop"]
-    return paragraph(f"The model's own metric: {metric['eager']:.6g} eager, {here:.6g} {name}.")
+    return paragraph(f"The model's own metric: {metric['eager']:.6g} of eager, {here:.6g} of the {name}.")
 
 
 def _outputs(report: Mapping[str, Any]) -> str:

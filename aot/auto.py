@@ -16,7 +16,7 @@ from aot import backend as backends
 from aot import toolchain
 from aot.artifact import Prepared
 from aot.choice import CANDIDATES, Candidate, Choice, pick
-from aot.config import AUTO_PRECISION, Precision, Request
+from aot.config import AUTO_PRECISION, QUANTIZED, Precision, Request
 from aot.errors import AotError, EngineError, GraphError, TargetError, UsageError
 from aot.pipeline import finish as finish_one
 from aot.pipeline import prepare
@@ -202,9 +202,13 @@ def _built(one: Ready, run: Run, source: Source | None) -> Built:
 
 
 def _judged(one: Ready, engine: Report | None = None) -> Candidate:
-    """What is known of a precision before it is timed; out where the graph or the engine misses the budget."""
+    """What is known of a precision before it is timed; out where it quantizes nothing, and where the graph or the engine
+    misses the budget."""
     checked = one.prepared.checked.facts
-    reasons = [f"the graph misses the budget: {reason}" for reason in rejudge(checked, one.plan.budget)]
+    reasons = []
+    if one.precision in QUANTIZED and not one.prepared.final.facts["ops"]:
+        reasons.append(f"nothing in the graph is quantized to {one.precision}")
+    reasons += [f"the graph misses the budget: {reason}" for reason in rejudge(checked, one.plan.budget)]
     facts = checked
     if engine is not None and engine.facts["ran"]:
         facts = engine.facts

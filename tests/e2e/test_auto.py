@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import parser
 
 from aot import artifact, toolchain
 from aot import backend as backends
@@ -205,6 +206,21 @@ class TestWhatIsOut:
         assert (result.summary["precision"], result.accepted) == ("fp16", False)
         assert result.summary["choice"]["reason"] == "nothing keeps the budget, and this is the widest"
         assert json.loads((tmp_path / "m.aot/manifest.json").read_text())["accepted"] is False
+
+    def test_a_precision_in_which_nothing_is_quantized_is_out_untimed(
+        self, vendor: Vendor, auto: Callable[..., Result], tmp_path: Path
+    ) -> None:
+        """The one layer is a convolution, which FP8 leaves in FP16."""
+        graph = parser.parse_graph(
+            "conv (float[batch, 16, 8, 8] x) => (float[batch, 16, 8, 8] y) { y = Conv<pads=[1, 1, 1, 1]>(x, w) }"
+        )
+        weight = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(np.float32)
+        graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+        onnx.save(model, tmp_path / "conv.onnx")
+        result = auto(tmp_path / "conv.onnx", dims={"batch": (1, 4, 8)})
+        assert outs(result) == {"fp16": None, "int8": None, "fp8": "nothing in the graph is quantized to fp8"}
+        assert set(vendor.timed) == {"fp16", "int8"}
 
     def test_what_the_target_lacks_is_out(
         self, vendor: Vendor, auto: Callable[..., Result], monkeypatch: pytest.MonkeyPatch

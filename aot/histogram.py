@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 # 15 bits: 8 of the exponent, 7 of the mantissa. Bin 0 holds zero (and what is below 2**-133).
 BINS = 1 << 15
 # Values taken at a time: what is made of them on the way stays in the cache.
-_CHUNK = 1 << 17
-# The same for values that have a gain; and what stands for one value beside gains: more than a chunk's sum of them.
-_FEWER = 1 << 15
-_BOTH = 36
+_CHUNK = 1 << 16
 
 
 @cache
@@ -53,24 +50,18 @@ class Histogram:
 
     def add(self, array: Array) -> None:
         """Count every value of a float array."""
-        for _, bins in _chunks(array, _CHUNK):
-            found = np.bincount(bins)
-            self.counts[: len(found)] += found
+        for _, bins in _chunks(array):
+            np.add.at(self.counts, bins, 1)
 
     def add_with(self, weighted: Histogram, array: Array, gain: NDArray[np.int64], axis: int) -> None:
-        """Count every value of a float array, and in `weighted` as often as `gain` says of its index along `axis`.
-
-        gain: whole numbers from 1 to 2**20.
-        """
-        # One weight carries both: whole numbers, so small that a float64 adds up a chunk of them exactly.
-        one = np.repeat((gain + (1 << _BOTH)).astype(np.float64), math.prod(array.shape[axis % array.ndim + 1 :]))
+        """Count every value of a float array, and in `weighted` as often as `gain` says of its index along `axis`."""
+        one = np.repeat(gain, math.prod(array.shape[axis % array.ndim + 1 :]))
         # So often that it holds a chunk wherever that begins, or all there is.
-        weights = np.tile(one, min(1 + -(-_FEWER // len(one)), array.size // len(one)))
-        for start, bins in _chunks(array, _FEWER):
+        gains = np.tile(one, min(1 + -(-_CHUNK // len(one)), array.size // len(one)))
+        for start, bins in _chunks(array):
             offset = start % len(one)
-            both = np.bincount(bins, weights[offset : offset + len(bins)]).astype(np.int64)
-            self.counts[: len(both)] += both >> _BOTH
-            weighted.counts[: len(both)] += both & ((1 << _BOTH) - 1)
+            np.add.at(self.counts, bins, 1)
+            np.add.at(weighted.counts, bins, gains[offset : offset + len(bins)])
 
     def merge(self, other: Histogram) -> None:
         """Count what `other` has counted."""
@@ -88,16 +79,17 @@ class Histogram:
         return (int(filled[0]), int(filled[-1]) + 1) if len(filled) else (0, 0)
 
 
-def _chunks(array: Array, size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """The bins of so many values at a time, with the index of the first; each is gone when the next is asked for.
+def _chunks(array: Array) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """The bins of some values at a time, with the index of the first; each is gone when the next is asked for.
 
     Whole words are shifted, which takes half as long as reading every other half of one.
     """
     words = np.ascontiguousarray(array, np.float32).reshape(-1).view(np.uint32)
-    narrow, bins = np.empty(min(size, len(words)), np.uint32), np.empty(min(size, len(words)), np.int64)
-    for start in range(0, len(words), size):
-        part = words[start : start + size]
+    size = min(_CHUNK, len(words))
+    narrow, bins = np.empty(size, np.uint32), np.empty(size, np.int64)
+    for start in range(0, len(words), _CHUNK):
+        part = words[start : start + _CHUNK]
         np.left_shift(part, 1, out=narrow[: len(part)])  # drops the sign
         np.right_shift(narrow, 17, out=narrow)
-        bins[:] = narrow  # what bincount counts: it would make it for each chunk anew
+        bins[:] = narrow  # wide, as numpy wants indices
         yield start, bins[: len(part)]

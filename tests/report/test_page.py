@@ -174,6 +174,15 @@ def test_where_aot_is_slower_the_page_says_so() -> None:
     assert "fastest of all at 1 of 2 sizes" in said
 
 
+def test_what_did_not_run_is_told_apart_from_figures_that_are_missing() -> None:
+    data = whole()
+    data["bench"]["rows"].append(row("aot", "fp16", 3.0, 1, reason="energy_mj: no meter"))
+    page = render(data)
+    failed, missing = page.index("What could not run"), page.index("Why figures are missing")
+    assert failed < page.index("Torch-TensorRT, fp16: torch-tensorrt is not installed") < missing
+    assert missing < page.index("aot, fp16: energy_mj: no meter (batch=1)")
+
+
 def test_several_artifacts_go_by_their_names_and_what_to_doubt_is_said() -> None:
     data = whole()
     rows = [row("aot", "fp8", 0.4, 1, name="aot small"), row("aot", "fp16", 0.5, 1, name="aot large")]

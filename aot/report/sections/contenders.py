@@ -86,16 +86,22 @@ def _figure(value: float | None, scale: float) -> str:
 
 
 def _left_out(rows: Sequence[Row]) -> str:
-    """Each contender that did not run, once for each reason."""
+    """What did not run, and why; folded away, why figures are missing of what did."""
+    failed, partly = (_reasons(rows, timed) for timed in (False, True))
+    head = f"<h3>What could not run</h3>{listing(failed)}" if failed else ""
+    return head + fold("Why figures are missing", listing(partly))
+
+
+def _reasons(rows: Sequence[Row], timed: bool) -> list[str]:
+    """Each reason of a contender once, with its sizes where it is not that of all."""
     why: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        if row.get("reason"):
+        if row.get("reason") and (row.get("p50_ms") is not None) is timed:
             why.setdefault((contender(row), row["reason"]), []).append(sizes(row.get("sizes") or {}))
     many = len(by_size(rows))
-    notes = [
+    return [
         f"{name}: {reason}" + ("" if len(at) == many else f" ({'; '.join(at)})") for (name, reason), at in why.items()
     ]
-    return f"<h3>What could not run or be measured</h3>{listing(notes)}" if notes else ""
 
 
 def _doubts(warnings: Sequence[str]) -> str:

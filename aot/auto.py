@@ -202,8 +202,7 @@ def _built(one: Ready, run: Run, source: Source | None) -> Built:
 
 
 def _judged(one: Ready, engine: Report | None = None) -> Candidate:
-    """What is known of a precision before it is timed; out where it quantizes nothing, and where the graph or the engine
-    misses the budget."""
+    """What is known of a precision before it is timed; out where it quantizes nothing, or misses the budget."""
     checked = one.prepared.checked.facts
     reasons = []
     if one.precision in QUANTIZED and not one.prepared.final.facts["ops"]:

@@ -7,8 +7,19 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aot.errors import EngineError
 from aot.runtime.interchange import Array, Given
 from aot.runtime.pending import Pending
+
+
+def closed(where: str | None = None) -> EngineError:
+    """The error for a call of what was closed."""
+    return EngineError("the session is closed", where=where, fix="load the artifact again: aot.load(...)")
+
+
+def unbound() -> EngineError:
+    """The error for a run of a bound call that was closed."""
+    return EngineError("the bound call is closed", fix="bind it again: session.bound(...)")
 
 
 class Kept(ABC):
@@ -62,9 +73,15 @@ class Binding(ABC):
 
 
 class Executor(ABC):
-    """Thread-safe: any number of calls at once. tells: what runs, `tensorrt 10.6.0`."""
+    """Thread-safe: any number of calls at once. tells: what runs, `tensorrt 10.6.0`. over: whether it was closed."""
 
     tells: str
+    over = False
+
+    def ensure_open(self) -> None:
+        """Raise EngineError where it was closed."""
+        if self.over:
+            raise closed()
 
     @abstractmethod
     def run(self, call: Call) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +18,8 @@ GIVE = "give the folder or the .tar that `aot build` wrote"
 COPY = "copy the artifact again, or build it again"
 REBUILD = "build it again: aot build MODEL"
 SCHEMA = 1
+CLASHES = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
+"""What the names of a tar's members cause, not the disk: one is a file and a folder at once, or too long."""
 
 
 def manifest_data(folder: Path, shown: str) -> dict[str, Any]:
@@ -30,7 +34,7 @@ def manifest_data(folder: Path, shown: str) -> dict[str, Any]:
         raise ArtifactError("not an artifact: it has no manifest.json", where=shown, fix=GIVE) from None
     except OSError as error:
         raise ArtifactError(f"the manifest cannot be read: {error.strerror}", where=where, fix=COPY) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArtifactError(f"the manifest is not JSON: {error}", where=where, fix=REBUILD) from error
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, int):
@@ -50,7 +54,7 @@ def check(folder: Path, name: str, size: int, digest: str, shown: str) -> None:
     size: in bytes. digest: its SHA-256 (hex), which takes a second for every one to two gigabytes.
     """
     path, where = folder / name, f"{shown}/{name}"
-    if not path.resolve().is_relative_to(folder.resolve()):
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise ArtifactError("a file of the artifact is a link that leaves it", where=where, fix=COPY)
     try:
         found = path.stat().st_size
@@ -72,17 +76,25 @@ def unpacked(name: str) -> Path:
     outside its folder.
     """
     path = Path(name)
-    if path.is_dir():
-        return path
-    if not path.is_file():
+    try:
+        if path.is_dir():
+            return path
+        there = path.is_file()
+    except OSError as error:  # a folder above that may not be searched, a name that is too long
+        raise UsageError(f"the artifact cannot be read: {error.strerror}", where=name, fix=GIVE) from error
+    if not there:
         raise UsageError(f"no such artifact: {name}", fix=GIVE)
 
     def extract(folder: Path) -> Mapping[str, Any]:
         try:
             with tarfile.open(path, "r:") as tar:
                 tar.extractall(folder, filter="data")
-        except tarfile.TarError as error:
-            raise ArtifactError(f"not a readable tar: {error}", where=name, fix="copy it again") from error
+        except (tarfile.TarError, KeyError) as error:  # KeyError: a link to a member that it lacks
+            raise ArtifactError(f"not a readable tar: {error}", where=name, fix=f"copy it again, or {GIVE}") from error
+        except OSError as error:
+            if error.errno not in CLASHES:
+                raise
+            raise ArtifactError(f"not a readable tar: {error.strerror}", where=name, fix=GIVE) from error
         if not (folder / MANIFEST).is_file():
             raise ArtifactError("not an artifact: it has no manifest.json", where=name, fix=GIVE)
         return {"from": path.name}

@@ -132,8 +132,11 @@ class Torch(Kind):
             address = value.data_ptr()
         except RuntimeError as error:  # sparse ones and subclasses have none
             raise InputError(f"a tensor without memory of its own: {error}", fix="give a dense tensor") from error
-        if value.is_meta or value.layout is not self._torch.strided:
-            raise InputError(f"a tensor on {value.device} of layout {value.layout}", fix="give a dense tensor")
+        if value.is_meta or value.is_nested or value.layout is not self._torch.strided:
+            layout = "nested" if value.is_nested else value.layout
+            raise InputError(f"a tensor on {value.device} of layout {layout}", fix="give a dense tensor")
+        if value.is_neg():  # its memory holds the numbers with the other sign
+            return self.look(value.resolve_neg())
         return Given(self, value, name, value.shape, value.get_device(), address, value.is_contiguous())
 
     def host(self, given: Given) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from aot.errors import AotError, TargetError, unknown
+from aot.errors import AotError, TargetError, UsageError, unknown
 from aot.runtime import manifest, onnxruntime, sessions, vendors
 from aot.runtime.cuda import Gpu
 from aot.runtime.executor import Executor
@@ -26,13 +26,15 @@ def load(
     and nothing else. contexts: how many calls may run at once on a GPU; more wait. verify: hold the files that are
     loaded against their digests, which takes a second for every one to two gigabytes.
 
-    Raises UsageError for a path or engine that is not there, ArtifactError for a file that is missing or damaged,
-    TargetError where nothing runs here, EngineError where what should run does not load.
+    Raises UsageError for a path or engine that is not there and for contexts below 1, ArtifactError for a file that is
+    missing or damaged, TargetError where nothing runs here, EngineError where what should run does not load.
     """
+    if not isinstance(contexts, int) or contexts < 1:
+        raise UsageError(f"contexts={contexts!r}: no call could run", fix="give 1 or more")
     found = manifest.read(str(path))
     held = dict.fromkeys(one.target for one in found.engines)
-    if engine is not None and engine not in {*held, CPU}:
-        raise unknown("engine", engine, [*held, *([] if CPU in held else [CPU])])
+    if engine is not None and engine not in [*held, CPU]:
+        raise unknown("engine", str(engine), [*held, *([] if CPU in held else [CPU])])
     here = _Here(device)
     reasons: dict[str, str] = {}
     for one in found.engines:

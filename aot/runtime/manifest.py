@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from aot.errors import ArtifactError
 from aot.profile import Profile
 from aot.runtime import files
 from aot.runtime.files import MANIFEST, REBUILD
+from aot.runtime.interchange import bits
 
 GRAPH = "graph/model.onnx"
 
@@ -99,32 +100,30 @@ def read(name: str) -> Manifest:
         return _manifest(data, folder, name)
     except KeyError as error:
         said = f"it lacks {error}"
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         said = " ".join(str(error).split())
     raise ArtifactError(f"the manifest is damaged: {said}", where=f"{name}/{MANIFEST}", fix=REBUILD)
 
 
 def _manifest(data: Mapping[str, Any], folder: Path, shown: str) -> Manifest:
     spec, plan = data["spec"], data["plan"]
+    dims = {str(name): _triple(bounds) for name, bounds in spec["dims"].items()}
     listed = {str(name): (int(one["bytes"]), str(one["sha256"])) for name, one in data["files"].items()}
     return Manifest(
         folder=folder,
         shown=shown,
         name=str(data["name"]),
         precision=str(plan["precision"]),
-        inputs={name: _tensor(one) for name, one in spec["inputs"].items()},
+        inputs={name: _declared(_tensor(one), dims) for name, one in spec["inputs"].items()},
         outputs={str(one["name"]): _tensor(one) for one in data["io"]["outputs"]},
-        dims={name: (int(low), int(opt), int(high)) for name, (low, opt, high, *_) in spec["dims"].items()},
+        dims=dims,
         multiples={name: int(multiple) for name, (_, _, _, multiple) in _longer(spec["dims"])},
         lows={
             name: int(one["low"])
             for name, one in spec["inputs"].items()
             if one["low"] is not None and "int" in one["dtype"]
         },
-        profiles=tuple(
-            {dim: (int(low), int(opt), int(high)) for dim, (low, opt, high) in profile.items()}
-            for profile in plan["profiles"]
-        ),
+        profiles=tuple({dim: _triple(profile[dim]) for dim in dims} for profile in plan["profiles"]),
         states={
             name: State(str(one["output"]), base64.b64decode(one["initial"], validate=True))
             for name, one in spec.get("states", {}).items()
@@ -139,8 +138,27 @@ def _longer(dims: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     return ((name, bounds) for name, bounds in dims.items() if len(bounds) == 4)
 
 
+def _triple(bounds: Sequence[Any]) -> tuple[int, int, int]:
+    low, opt, high, *_ = bounds
+    return int(low), int(opt), int(high)
+
+
 def _tensor(one: Mapping[str, Any]) -> Tensor:
-    return Tensor(str(one["dtype"]), tuple("?" if size is None else size for size in one["shape"]))
+    shape = tuple("?" if size is None else size for size in one["shape"])
+    for size in shape:
+        if type(size) not in (int, str) or (type(size) is int and size < 0):
+            raise ValueError(f"a shape holds {size!r}")
+    dtype = str(one["dtype"])
+    bits(dtype)  # TypeError for what is none
+    return Tensor(dtype, shape)
+
+
+def _declared(tensor: Tensor, dims: Mapping[str, Any]) -> Tensor:
+    """An input, whose dynamic sizes are Dims."""
+    for size in tensor.shape:
+        if isinstance(size, str) and size not in dims:
+            raise ValueError(f"no Dim is called {size!r}")
+    return tensor
 
 
 def _engine(facts: Mapping[str, Any]) -> Engine:

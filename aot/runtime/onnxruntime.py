@@ -12,8 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from aot.errors import EngineError
-from aot.runtime.executor import Binding, Call, Executor, Kept
+from aot.errors import ArtifactError, EngineError
+from aot.runtime.executor import Binding, Call, Executor, Kept, closed, unbound
+from aot.runtime.files import REBUILD
 from aot.runtime.interchange import BITS, Array, Given, bits
 from aot.runtime.manifest import Manifest
 from aot.runtime.pending import Pending, Working
@@ -51,7 +52,7 @@ class OnnxRuntime(Executor):
     """A session of onnxruntime, whose `run` any number of threads may call."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
-        """Load an ONNX file. Raises EngineError where onnxruntime does not take it."""
+        """Load an ONNX file. Raises EngineError where onnxruntime does not take it, ArtifactError for a foreign one."""
         self.tells = f"{NAME} {version()}, cpu"
         try:
             self._session = session(str(path), options())
@@ -67,6 +68,13 @@ class OnnxRuntime(Executor):
         self._inputs, self._outputs = manifest.inputs, manifest.outputs
         self._names = list(manifest.outputs)
         self._read = {one.name for one in self._session.get_inputs()}
+        strange = self._read - set(self._inputs) or {one.name for one in self._session.get_outputs()} ^ {*self._names}
+        if strange:
+            raise ArtifactError(
+                f"the graph and the manifest differ on '{min(strange)}': they are not of one artifact",
+                where=str(path),
+                fix=REBUILD,
+            )
         self._narrow = any(one.dtype in BITS for one in (*self._inputs.values(), *self._outputs.values()))
         self._fed = {state.output: name for name, state in manifest.states.items()}
         self._bytes = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
@@ -84,6 +92,7 @@ class OnnxRuntime(Executor):
     def submit(self, call: Call) -> Pending:
         """See Executor.submit. A call that takes states waits for the one before it, in its own thread."""
         with self._lock:
+            self.ensure_open()
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="aot")
             kept = call.kept
@@ -109,11 +118,14 @@ class OnnxRuntime(Executor):
         return {name: given.host() for name, given in call.given.items() if name in self._read}
 
     def _computed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        running = self._session
+        if running is None:
+            raise closed()
         try:
             if not self._narrow:
-                return dict(zip(self._names, self._session.run(self._names, feed), strict=True))
+                return dict(zip(self._names, running.run(self._names, feed), strict=True))
             given = {name: value(array, self._inputs[name].dtype) for name, array in feed.items()}
-            made = dict(zip(self._names, self._session.run_with_ort_values(self._names, given), strict=True))
+            made = dict(zip(self._names, running.run_with_ort_values(self._names, given), strict=True))
             return {name: elements(one, bits(self._outputs[name].dtype)) for name, one in made.items()}
         except errors() as error:
             raise EngineError(f"{NAME} does not run the graph: {said(error)}") from error
@@ -124,10 +136,12 @@ class OnnxRuntime(Executor):
 
     def bind(self, call: Call) -> Binding:
         """See Executor.bind."""
-        return _Binding(self, self._feed(call), call.like)
+        self.ensure_open()
+        return _Binding(self, {name: array.copy() for name, array in self._feed(call).items()}, call.like)
 
     def keep(self, values: Mapping[str, Array]) -> Kept:
         """See Executor.keep."""
+        self.ensure_open()
         return _Kept(values)
 
     def memory(self) -> dict[str, int]:
@@ -135,27 +149,42 @@ class OnnxRuntime(Executor):
         return {"device_bytes": 0, "host_bytes": self._bytes}
 
     def close(self) -> None:
-        """See Executor.close."""
+        """See Executor.close. What was submitted is computed first."""
+        with self._lock:
+            self.over = True
         if self._pool is not None:
             self._pool.shutdown()
         self._session = None
 
 
 class _Binding(Binding):
-    """Runs are over when `run` returns."""
+    """Runs are over when `run` returns. feed: its own copies."""
 
     def __init__(self, executor: OnnxRuntime, feed: Mapping[str, Any], like: Given) -> None:
         self._executor, self._feed, self._call = executor, dict(feed), Call(0, (), {}, like)
         self._found: dict[str, Any] = {}
+        self._open = True
 
     def run(self) -> None:
         """See Binding.run."""
+        self.synchronize()
         self._found = self._executor._computed(self._feed)
 
     def synchronize(self) -> None:
         """See Binding.synchronize."""
+        if not self._open:
+            raise unbound()
+        self._executor.ensure_open()
 
     def outputs(self) -> dict[str, Any]:
-        """See Binding.outputs."""
+        """See Binding.outputs; before the first run, what that gives, as on a GPU, where binding runs it once."""
+        self.synchronize()
+        if not self._found:
+            self.run()
         copies = {name: array.copy() for name, array in self._found.items()}
         return self._executor._finished(copies, self._call)
+
+    def close(self) -> None:
+        """See Binding.close."""
+        self._open = False
+        self._feed, self._found = {}, {}

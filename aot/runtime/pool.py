@@ -7,13 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from aot.errors import EngineError
+from aot.runtime.executor import closed
 from aot.runtime.lanes import Lane
-
-
-def closed() -> EngineError:
-    """The error for a call of what was closed."""
-    return EngineError("the session is closed", fix="load the artifact again: aot.load(...)")
 
 
 class Unfinished(Protocol):

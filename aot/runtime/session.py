@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from aot.errors import EngineError
+from aot.errors import UsageError
 from aot.runtime.calls import Reader, named
-from aot.runtime.executor import Binding, Executor
+from aot.runtime.executor import Binding, Executor, closed
 from aot.runtime.interchange import NUMPY, Array, bits
 from aot.runtime.manifest import Manifest, Tensor
 from aot.runtime.pending import Pending
@@ -82,16 +82,14 @@ class Session:
         Raises InputError for a name, dtype or shape that the model does not take, and EngineError for what goes wrong
         while it runs.
         """
-        if self._closed:
-            raise self._over()
+        self._ensure_open()
         if self._reader.states:
             return self._own(inputs, **more)
         return self._executor.run(self._reader.read(named(inputs, more))[0])
 
     def submit(self, inputs: Mapping[str, Any] | None = None, /, **more: Any) -> Pending:
         """Begin a call, and return at once. Its inputs must not be changed before `result()`. Raises as a call does."""
-        if self._closed:
-            raise self._over()
+        self._ensure_open()
         if self._reader.states:
             return self._own.submit(inputs, **more)
         return self._executor.submit(self._reader.read(named(inputs, more))[0])
@@ -101,8 +99,7 @@ class Session:
 
         States that are left out are what the model starts with, in every run.
         """
-        if self._closed:
-            raise self._over()
+        self._ensure_open()
         given = named(inputs, more)
         if self._reader.leaves_out(given):
             _, sizes = self._reader.read(given, {})
@@ -112,14 +109,17 @@ class Session:
 
     def stream(self) -> Stream:
         """A sequence of calls with states of its own. The session's own calls are one as well."""
+        self._ensure_open()
         return Stream(self._manifest, self._reader, self._executor)
 
     def reset(self, values: Mapping[str, Any] | None = None) -> None:
         """See Stream.reset, of the session's own calls."""
+        self._ensure_open()
         self._own.reset(values)
 
     def state(self) -> dict[str, Array]:
         """See Stream.state, of the session's own calls."""
+        self._ensure_open()
         return self._own.state()
 
     def warm_up(self, *sizes: Mapping[str, int], callers: int = 1) -> None:
@@ -128,8 +128,11 @@ class Session:
         sizes: of Dims by name, those left out at their optimum; none: the optimum of every profile. callers: how many
         calls will run at once. Inputs are zeros, or the least value that the model declares. States stay as they are.
 
-        Raises UsageError for an unknown Dim, InputError for sizes that no profile holds.
+        Raises UsageError for an unknown Dim or callers below 1, InputError for sizes that no profile holds.
         """
+        self._ensure_open()
+        if not isinstance(callers, int) or callers < 1:
+            raise UsageError(f"callers={callers!r}: they are counted from 1", fix="leave it out for one at a time")
         profiles = [{dim: opt for dim, (_, opt, _) in profile.items()} for profile in self._manifest.profiles]
         for one in sizes or profiles:
             feed = self._inputs_of(self._reader.signature.complete(one))
@@ -142,11 +145,11 @@ class Session:
                 self._own.warm(free, 2 * ENOUGH)  # states change places with every call
 
     def _inputs_of(self, sizes: Mapping[str, int]) -> dict[str, Any]:
+        shapes = {name: self._reader.signature.shape(name, sizes) or () for name in self.inputs}
+        self._reader.signature.fit(shapes)  # before memory is taken for them
         made: dict[str, Any] = {}
         for name, tensor in self.inputs.items():
-            shape = self._reader.signature.shape(name, sizes)
-            assert shape is not None
-            array = np.full(shape, self._manifest.lows.get(name, 0), bits(tensor.dtype))
+            array = np.full(shapes[name], self._manifest.lows.get(name, 0), bits(tensor.dtype))
             made[name] = NUMPY.made(array, tensor.dtype, NUMPY.look(array))
         return made
 
@@ -161,10 +164,12 @@ class Session:
             self._own.close()
             self._executor.close()
 
-    def _over(self) -> EngineError:
-        return EngineError("the session is closed", where=self.label, fix="load the artifact again: aot.load(...)")
+    def _ensure_open(self) -> None:
+        if self._closed:
+            raise closed(self.label)
 
     def __enter__(self) -> Session:
+        self._ensure_open()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 
 from aot.errors import InputError, unknown
 from aot.profile import closest
@@ -97,11 +98,18 @@ class Signature:
         return None if None in shape else tuple(size for size in shape if size is not None)
 
     def complete(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Sizes for every Dim: those given, and the optimum for the rest. Raises UsageError for an unknown Dim."""
-        for dim in sizes:
+        """Sizes for every Dim: those given, and the optimum for the rest.
+
+        Raises UsageError for an unknown Dim, InputError for what is no size.
+        """
+        if not isinstance(sizes, Mapping):
+            raise InputError(f"sizes come by Dim, not as a {type(sizes).__name__}", fix="give {'NAME': size, ...}")
+        for dim, size in sizes.items():
             if dim not in self._dims:
-                raise unknown("Dim", dim, self._dims)
-        return {dim: sizes.get(dim, bounds[1]) for dim, bounds in self._dims.items()}
+                raise unknown("Dim", str(dim), self._dims)
+            if not isinstance(size, Integral) or size < 0:
+                raise InputError(f"Dim '{dim}' cannot have size {size!r}", fix="give a whole number")
+        return {dim: int(sizes.get(dim, bounds[1])) for dim, bounds in self._dims.items()}
 
 
 def wrong_names(given: Iterable[str], inputs: Mapping[str, Tensor], kept: Sequence[str] = ()) -> InputError | None:
@@ -109,7 +117,7 @@ def wrong_names(given: Iterable[str], inputs: Mapping[str, Tensor], kept: Sequen
     extra = [name for name in given if name not in inputs]
     takes = ", ".join(f"{name} {tensor}" for name, tensor in inputs.items())
     if extra:
-        said = unknown("input", extra[0], inputs)
+        said = unknown("input", str(extra[0]), inputs)
         return InputError(said.what, fix=f"{(said.fix or '').partition('there are')[0]}the model takes {takes}")
     missing = [name for name in inputs if name not in set(given) and name not in kept]
     return InputError(f"input '{missing[0]}' is missing", fix=f"the model takes {takes}") if missing else None

@@ -47,10 +47,13 @@ class Stream:
 
         Raises InputError for states that the model does not have, of another dtype or shape, or not all of them.
         """
+        self._executor.ensure_open()
+        if values is not None and not isinstance(values, Mapping):
+            raise InputError(f"states come by name, not as a {type(values).__name__}", fix=self._says())
         arrays = {name: _array(name, value) for name, value in (values or {}).items()}
         for name in arrays:
             if name not in self._reader.states:
-                raise UsageError(unknown("state", name, self._reader.states).what, fix=self._says())
+                raise UsageError(unknown("state", str(name), self._reader.states).what, fix=self._says())
         missing = [name for name in self._reader.states if name not in arrays]
         if values is not None and missing:
             raise InputError(f"the state '{missing[0]}' is missing", fix=self._says())
@@ -66,6 +69,7 @@ class Stream:
 
     def state(self) -> dict[str, Array]:
         """Copies of the states by name of their inputs, as numpy arrays; empty before the first call."""
+        self._executor.ensure_open()
         with self._lock:
             found = self._kept.read() if self._kept is not None and self._begun else {}
         made = {}

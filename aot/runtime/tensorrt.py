@@ -7,16 +7,16 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from aot.errors import AotError, EngineError
+from aot.errors import AotError
 from aot.runtime.cuda import Gpu
-from aot.runtime.executor import Binding, Call, Executor, Kept
+from aot.runtime.executor import Binding, Call, Executor, Kept, unbound
 from aot.runtime.interchange import HOST, Array
 from aot.runtime.kept import KeptOnGpu
 from aot.runtime.lanes import Lane
 from aot.runtime.manifest import Engine, Manifest
 from aot.runtime.pending import Pending
 from aot.runtime.plan import Plan
-from aot.runtime.pool import Pool, closed
+from aot.runtime.pool import Pool
 from aot.runtime.started import Started
 
 GRAPHS = 16
@@ -27,7 +27,7 @@ class TensorRt(Executor):
     """A plan and the lanes that run it."""
 
     def __init__(self, gpu: Gpu, manifest: Manifest, engine: Engine, contexts: int) -> None:
-        self._closed = True  # until all of it is there
+        self.over = True  # until all of it is there
         self.tells = f"{engine.backend} {engine.version}"
         self._gpu = gpu
         self._fed = {state.output: name for name, state in manifest.states.items()}
@@ -36,13 +36,14 @@ class TensorRt(Executor):
         self._pool = Pool(self._lane, contexts)
         self._bound: set[Bound] = set()
         self._states: set[KeptOnGpu] = set()
-        self._closed = False
+        self.over = False
 
     def _lane(self, stream: int | None) -> Lane:
         return Lane(self._plan, GRAPHS, stream)
 
     def run(self, call: Call) -> dict[str, Any]:
         """See Executor.run."""
+        self.ensure_open()
         entered = self._gpu.enter()  # faster than a `with`
         try:
             lane = self._pool.take(self._stream(call))
@@ -61,6 +62,7 @@ class TensorRt(Executor):
 
     def submit(self, call: Call) -> Pending:
         """See Executor.submit."""
+        self.ensure_open()
         with self._gpu:
             lane = self._pool.take(self._stream(call))
             try:
@@ -77,16 +79,14 @@ class TensorRt(Executor):
 
     def bind(self, call: Call) -> Binding:
         """See Executor.bind."""
-        if self._closed:
-            raise closed()
+        self.ensure_open()
         bound = Bound(self, call)
         self._bound.add(bound)
         return bound
 
     def keep(self, values: Mapping[str, Array]) -> Kept:
         """See Executor.keep."""
-        if self._closed:
-            raise closed()
+        self.ensure_open()
         kept = KeptOnGpu(self._gpu, values, self._fed, self._states.discard)
         self._states.add(kept)
         return kept
@@ -97,9 +97,9 @@ class TensorRt(Executor):
 
     def close(self) -> None:
         """See Executor.close. TensorRT's objects go before the GPU's context."""
-        if self._closed:
+        if self.over:
             return
-        self._closed = True
+        self.over = True
         self._pool.close()
         with self._gpu:
             ending: list[Bound | KeptOnGpu] = [*self._bound, *self._states]
@@ -143,8 +143,10 @@ class Later(Pending):
 
     def done(self) -> bool:
         """See Pending.done."""
+        if self._over:
+            return True
         with self._executor._gpu:
-            return self._over or self._lane.done()
+            return self._lane.done()
 
     def result(self) -> dict[str, Any]:
         """See Pending.result."""
@@ -172,7 +174,7 @@ class Later(Pending):
 
 
 def _over() -> None:
-    raise EngineError("the bound call is closed", fix="bind it again: session.bound(...)")
+    raise unbound()
 
 
 class Bound(Binding):
@@ -194,13 +196,19 @@ class Bound(Binding):
             if entered:
                 self._gpu.leave()
 
+    def _ensure_open(self) -> None:
+        if self._run is _over:
+            raise unbound()
+
     def synchronize(self) -> None:
         """See Binding.synchronize."""
+        self._ensure_open()
         with self._gpu:
             self._lane.wait()
 
     def outputs(self) -> dict[str, Any]:
         """See Binding.outputs."""
+        self._ensure_open()
         with self._gpu:
             self._lane.wait()
             slots = self._executor._plan.outputs

@@ -132,6 +132,23 @@ class TestSteadyState:
         with pytest.raises(EngineError, match="closed"):
             session(x=rows(2))
 
+    def test_a_bound_call_that_is_closed_touches_nothing(self, linear: Loads, cuda: Cuda) -> None:
+        with linear().bound(x=rows(2)) as bound:
+            bound.run()
+        before = cuda.counts.copy()
+        for act in (bound.run, bound.synchronize, bound.outputs):
+            with pytest.raises(EngineError, match="the bound call is closed"):
+                act()
+        assert cuda.counts["cuStreamSynchronize"] == before["cuStreamSynchronize"]
+        assert cuda.counts["cuGraphLaunch"] == before["cuGraphLaunch"]
+
+    def test_a_call_that_was_submitted_is_done_when_the_session_is_closed(self, linear: Loads) -> None:
+        session = linear()
+        pending = session.submit(x=rows(2))
+        session.close()
+        assert pending.done()
+        np.testing.assert_allclose(pending.result()["y"], rows(2) @ WEIGHT, rtol=1e-6)
+
     def test_a_session_that_nobody_has_any_more_gives_everything_back(self, cuda: Cuda, tmp_path: Path) -> None:
         folder = artifacts.linear(tmp_path / "a.aot", engines=[artifacts.ENGINE], plan=plan_of("linear"))
         session = aot.load(folder)

@@ -170,6 +170,15 @@ class TestFiles:
         with pytest.raises(ArtifactError, match="instead of"):
             aot.load(folder)
 
+    def test_options_that_cannot_be(self, tmp_path: Path) -> None:
+        folder = artifacts.linear(tmp_path / "a.aot")
+        for contexts in (0, -1, "2"):
+            with pytest.raises(UsageError, match="no call could run"):
+                aot.load(folder, contexts=contexts)  # type: ignore[arg-type]
+        for engine in (90, ["cpu"]):
+            with pytest.raises(UsageError, match="unknown engine"):
+                aot.load(folder, engine=engine)  # type: ignore[arg-type]
+
 
 class TestManifest:
     def edited(self, folder: Path, edit: Callable[[dict[str, Any]], Any]) -> Path:
@@ -187,6 +196,14 @@ class TestManifest:
             (lambda m: m.pop("plan"), "the manifest is damaged: it lacks 'plan'"),
             (lambda m: m["spec"]["dims"].update(batch=[1, 2]), "the manifest is damaged: not enough values"),
             (lambda m: m.update(files=3), "the manifest is damaged"),
+            (lambda m: m["spec"]["dims"].update(batch=[1, 2, float("inf")]), "the manifest is damaged: cannot convert"),
+            (lambda m: m["spec"]["inputs"]["x"].update(shape=[-1, 3]), "the manifest is damaged: a shape holds -1"),
+            (lambda m: m["spec"]["inputs"]["x"].update(shape=[[], 3]), r"damaged: a shape holds \[\]"),
+            (lambda m: m["spec"]["inputs"]["x"].update(shape=["b", 3]), "damaged: no Dim is called 'b'"),
+            (lambda m: m["spec"]["inputs"]["x"].update(dtype="real"), "damaged: data type 'real' not understood"),
+            (lambda m: m["plan"].update(profiles=[{}]), "the manifest is damaged: it lacks 'batch'"),
+            (lambda m: m["spec"].update(inputs={}), "the graph and the manifest differ on 'x'"),
+            (lambda m: m["io"].update(outputs=[]), "the graph and the manifest differ on 'y'"),
             (
                 lambda m: m.update(engines=[{"engine": {"facts": {**ENGINE, "file": "../../etc/passwd"}}}]),
                 "an engine's file is called",
@@ -204,9 +221,34 @@ class TestManifest:
         for name, says in (("nowhere.aot", "no such artifact"), (".", "it has no manifest.json")):
             with pytest.raises(AotError, match=says):
                 aot.load(tmp_path / name)
-        (tmp_path / "manifest.json").write_text("{")
-        with pytest.raises(ArtifactError, match="not JSON"):
-            aot.load(tmp_path)
+        for text in ("{", "[" * 100_000):
+            (tmp_path / "manifest.json").write_text(text)
+            with pytest.raises(ArtifactError, match="not JSON"):
+                aot.load(tmp_path)
+        with pytest.raises(UsageError, match="cannot be read: File name too long"):
+            aot.load("x" * 5000)
+
+    def test_a_link_to_itself(self, tmp_path: Path) -> None:
+        folder = artifacts.linear(tmp_path / "a.aot")
+        (folder / "graph/model.onnx").unlink()
+        (folder / "graph/model.onnx").symlink_to("model.onnx")
+        with pytest.raises(ArtifactError, match="a file of the artifact cannot be read: Too many levels"):
+            aot.load(folder)
+
+    @pytest.mark.parametrize(
+        ("name", "link"),
+        [("graph", None), ("graph/model.onnx/x", None), ("x" * 300, None), ("x", "gone"), ("../x", None)],
+    )
+    def test_a_tar_whose_members_cannot_be(self, tmp_path: Path, name: str, link: str | None) -> None:
+        odd = tarfile.TarInfo(name)
+        if link is not None:
+            odd.type, odd.linkname = tarfile.LNKTYPE, link
+        with tarfile.open(tmp_path / "a.tar", "w") as tar:
+            tar.add(artifacts.linear(tmp_path / "a.aot"), ".")
+            tar.addfile(odd)
+        with pytest.raises(ArtifactError, match="not a readable tar") as raised:
+            aot.load(tmp_path / "a.tar")
+        assert raised.value.where == str(tmp_path / "a.tar")
 
     def test_a_declaration_is_read_as_it_was_written(self, tmp_path: Path) -> None:
         side, total = Dim("side", min=32, opt=64, max=96, multiple_of=32), np.float32(1.5)
@@ -215,7 +257,8 @@ class TestManifest:
             {"ids": Input([side], "int64", low=3, high=9), "state_total": Input([1, side])},
             kept={"state_total": State("total", "state_total_out", base64.b64encode(total.tobytes()).decode())},
         )
-        folder = self.edited(tmp_path / "a.aot", lambda m: m.update(spec=spec.to_json()))
+        plan = {"precision": "fp32", "profiles": [{"side": [32, 64, 96]}]}
+        folder = self.edited(tmp_path / "a.aot", lambda m: m.update(spec=spec.to_json(), plan=plan))
         found = manifest.read(str(folder))
         assert [str(tensor) for tensor in found.inputs.values()] == ["int64 [side]", "float32 [1, side]"]
         assert (found.dims, found.multiples, found.lows) == ({"side": (32, 64, 96)}, {"side": 32}, {"ids": 3})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,21 @@ def test_what_is_remembered_of_shapes_is_bounded(session: Session, monkeypatch: 
         assert len(session._reader._known) <= 2
 
 
+def test_a_bound_call_has_copies_of_its_own_and_outputs_before_its_first_run(session: Session) -> None:
+    x = rows(2)
+    bound = session.bound(x=x)
+    x[:] = 0
+    for _ in range(2):
+        np.testing.assert_allclose(bound.outputs()["y"], rows(2) @ WEIGHT, rtol=1e-6)
+        bound.run()
+
+
+def test_a_tensor_whose_memory_holds_the_other_sign(session: Session) -> None:
+    x = torch.complex(torch.zeros(2, 3), torch.from_numpy(rows(2))).conj().imag
+    assert x.is_neg()
+    np.testing.assert_allclose(session(x=x)["y"].numpy(), -rows(2) @ WEIGHT, rtol=1e-6)
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("inputs", "says"),
@@ -166,12 +182,14 @@ class TestRefused:
             ({"x": torch.zeros(1, 3, dtype=torch.float64)}, "input 'x' is float64, and the model takes float32"),
             ({"x": torch.zeros(1, 3).to_sparse()}, "input 'x': a tensor"),
             ({"x": torch.zeros(1, 3, device="meta")}, "input 'x': a tensor on meta"),
+            ({"x": torch.nested.nested_tensor([torch.zeros(1, 3)])}, "input 'x': a tensor on cpu of layout nested"),
             ({"x": rows(1)[0]}, "input 'x' has 1 axes, and the model takes 2"),
             ({"x": rows(2)[:, :2]}, "input 'x' axis 1 has size 2, and the model takes 3"),
             ({"x": rows(5)}, "Dim 'batch' has size 5 at input 'x' axis 0, and the engine takes 1..4"),
             ({"x": rows(0)}, "Dim 'batch' has size 0 at input 'x' axis 0, and the engine takes 1..4"),
             ({"x": [[1.0, 2.0, 3.0]]}, "input 'x': a list is no array"),
             ({"x": 3}, "input 'x': a int is no array"),
+            ({"x": rows(1), 3: rows(1)}, "unknown input '3'"),
             ([rows(1)], "inputs come by name, not as a list"),
         ],
     )
@@ -208,15 +226,37 @@ class TestRefused:
         session.warm_up({"batch": 4})
         with pytest.raises(UsageError, match="unknown Dim 'bach'"):
             session.warm_up({"bach": 1})
-        with pytest.raises(InputError, match=r"takes 1\.\.4"):
-            session.warm_up({"batch": 9})
+        for size in (9, 10**12):  # of the second no memory could hold the input
+            with pytest.raises(InputError, match=r"takes 1\.\.4"):
+                session.warm_up({"batch": size})
+        for bad in ({"batch": -1}, {"batch": "2"}, {"batch": 1.5}, ("batch", 2)):
+            with pytest.raises(InputError, match=r"cannot have size|sizes come by Dim"):
+                session.warm_up(bad)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="callers=0: they are counted from 1"):
+            session.warm_up(callers=0)
 
     def test_a_session_that_is_closed(self, session: Session) -> None:
         with session:
-            session(x=rows(1))
-        for call in (session, session.submit, session.bound):
+            stream, bound = session.stream(), session.bound(x=rows(1))
+            pending = session.submit(x=rows(1))
+        np.testing.assert_allclose(pending.result()["y"], rows(1) @ WEIGHT, rtol=1e-6)
+        for call in (session, session.submit, session.bound, stream, stream.submit):
             with pytest.raises(EngineError, match="the session is closed"):
                 call(x=rows(1))
+        acts: list[Callable[[], Any]] = [
+            *(session.warm_up, session.stream, session.state, session.reset, session.__enter__),
+            *(bound.run, bound.synchronize, bound.outputs, stream.state, stream.reset),
+        ]
+        for act in acts:
+            with pytest.raises(EngineError, match="the session is closed"):
+                act()
+
+    def test_a_bound_call_that_is_closed(self, session: Session) -> None:
+        with session.bound(x=rows(1)) as bound:
+            bound.run()
+        for act in (bound.run, bound.synchronize, bound.outputs):
+            with pytest.raises(EngineError, match="the bound call is closed"):
+                act()
 
     def test_every_error_is_one_of_aots(self) -> None:
         assert issubclass(InputError, AotError)

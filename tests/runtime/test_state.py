@@ -156,6 +156,9 @@ def test_threads_may_share_a_stream(opens: Opens) -> None:
         (lambda s: s(x=ONE[:1]), "Dim 'batch' has two sizes: 1 at input 'x' axis 0, 2 at state 'state_sum' axis 0"),
         (lambda s: s.reset({"state_sums": ONE}), "unknown state 'state_sums'"),
         (lambda s: s.reset({}), "the state 'state_sum' is missing"),
+        (lambda s: s.reset([ONE]), "states come by name, not as a list"),
+        (lambda s: s.reset(ONE), "states come by name, not as a ndarray"),
+        (lambda s: s.reset({3: ONE}), "unknown state '3'"),
         (lambda s: s.reset({"state_sum": [1]}), "the state 'state_sum': a list is no array"),
         (
             lambda s: s.reset({"state_sum": ONE.astype(int)}),
@@ -241,6 +244,7 @@ class TestOnTheGpu:
         session.close()
         assert (cuda.device, cuda.retained) == (0, 0)
         stream.close()
-        with pytest.raises(EngineError, match="closed"):
-            stream(x=ONE)
+        for act in (lambda: stream(x=ONE), lambda: stream.submit(x=ONE), stream.state, stream.reset):
+            with pytest.raises(EngineError, match="the session is closed"):
+                act()
         assert (cuda.device, cuda.retained) == (0, 0)

@@ -65,6 +65,8 @@ def open_all(things: Sequence[str], model: str | None, dims: Mapping[str, Triple
     onnx = _one("ONNX file", [name for name in names if name.endswith(".onnx")])
     rest = [name for name in names if name not in artifacts and name != onnx]
     model = _one("model", [*rest, *([model] if model else [])])
+    if dims and model is None and onnx is None:
+        raise UsageError("--dim has nothing to narrow: an artifact's sizes were fixed by its build", fix="add --model")
     source = _source(model, dims, run) if model is not None else None
     if not artifacts and source is None:
         if onnx is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +34,13 @@ from aot.cli._writing import writing
     help="What torch computes in. Default: on a GPU what the engine does beside quantized layers, else fp32.",
 )
 @click.option("--html", metavar="PAGE", help="Also write a page with plots, beside what the artifact's report says.")
-@click.option("--seed", default=0, metavar="N", help="Of generated inputs and the order of blocks. Default: 0.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Of generated inputs and the order of blocks. Default: 0.",
+)
 @_options.dim_option
 @_options.json_option
 def command(
@@ -70,6 +77,8 @@ def command(
 
     if runs is not None and seconds is not None:
         raise UsageError("--runs and --seconds contradict each other", fix="give one of them")
+    if seconds is not None and not math.isfinite(seconds):
+        raise UsageError(f"--seconds {seconds}: no time to measure", fix="give a number of seconds: --seconds 10")
     options = Options(
         things,
         model,
@@ -94,6 +103,7 @@ def command(
 
 def _check(html: str, things: tuple[str, ...]) -> None:
     """Raise UsageError for a page that could not be written, before minutes are spent on it."""
+    import os
     from pathlib import Path
 
     from aot.artifact import is_artifact
@@ -101,8 +111,13 @@ def _check(html: str, things: tuple[str, ...]) -> None:
 
     if not any(is_artifact(name) for name in things):
         raise UsageError("--html goes with an artifact, whose report the page is made from", fix="give one")
-    if not Path(html).parent.is_dir():
-        raise UsageError(f"no such folder: {Path(html).parent}", where=f"--html {html}", fix="make it, or give another")
+    where, folder = f"--html {html}", Path(html).parent
+    if not folder.is_dir():
+        raise UsageError(f"no such folder: {folder}", where=where, fix="make it, or give another")
+    if Path(html).is_dir():
+        raise UsageError("the page would have the name of a folder", where=where, fix="give a file: --html page.html")
+    if not os.access(html if Path(html).exists() else folder, os.W_OK):
+        raise UsageError("the page cannot be written: Permission denied", where=where, fix="give another file")
 
 
 def _write(html: str, found: Mapping[str, Any]) -> None:

@@ -96,6 +96,11 @@ def test_two_artifacts_are_told_apart_and_judged_by_the_references_of_the_first(
         (["--size", "batch=9"], "size 9 is outside Dim 'batch'", "from 1 to 4"),
         (["--size", "batsch=2"], "unknown Dim 'batsch'", "did you mean 'batch'?"),
         (["--runs", "3", "--seconds", "4"], "--runs and --seconds contradict each other", "give one of them"),
+        (["--seconds", "nan"], "--seconds nan: no time to measure", "--seconds 10"),
+        (["--seconds", "inf"], "--seconds inf: no time to measure", "--seconds 10"),
+        (["--seed", "-1"], "'--seed': -1 is not in the range", "--help"),
+        (["--dim", "batch=1:2:3"], "--dim has nothing to narrow", "--model"),
+        (["--html", "."], "the page would have the name of a folder", "--html page.html"),
         (["missing.onnx"], "no such file: missing.onnx", "check the path"),
         (["one.py", "two.py"], "two of what there can be one of, a model: one.py and two.py", "leave one away"),
         (["--html", "/nowhere/page.html"], "no such folder: /nowhere", "make it"),
@@ -109,6 +114,16 @@ def test_nonsense_is_refused_before_anything_runs(
     said = capsys.readouterr().err
     assert what in said
     assert fix in said
+
+
+def test_a_page_that_may_not_be_written_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    assert cli.call(["bench", artifact(tmp_path / "tiny.aot"), "--html", str(tmp_path / "page.html")]) == 2
+    found = capsys.readouterr()
+    assert "the page cannot be written: Permission denied" in found.err
+    assert not found.out
 
 
 def test_nothing_to_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

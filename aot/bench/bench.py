@@ -18,6 +18,7 @@ from aot.bench.measuring import Effort, Question, Surroundings, measure
 from aot.bench.meters import Meters
 from aot.bench.opening import Given, Sizes, full, open_all
 from aot.bench.worker import Failed, Worker
+from aot.errors import UsageError
 from aot.text import sizes as sizes_text
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def bench(options: Options, run: Run) -> dict[str, Any]:
     """
     wanted = list(tools.AGAINST) if options.against is None else tools.checked(list(options.against))
     given = open_all(options.things, options.model, options.dims or {}, run)
+    if not given.artifacts and not wanted:
+        raise UsageError("nothing to run: --against names no contender", fix="leave it out for all that can run here")
     every = full(given.spec, options.sizes or given.sizes())
     machine, threads = toolchain.machine(), cpus.available()
     jobs = _jobs(given, wanted, options, run, machine.gpu is not None, threads)
@@ -103,11 +106,11 @@ def _jobs(
 ) -> list[tuple[str, str, Job | None, str | None]]:
     """(name, tool, job, None), or (name, tool, None, why it cannot run), the artifacts first."""
     dims = dict(options.dims or {})
-    many = len(given.artifacts) > 1
+    names = _names(list(given.artifacts))
     found: list[tuple[str, str, Job | None, str | None]] = []
     for name, prepared in given.artifacts.items():
         job = Job(tools.AOT, name, prepared.plan.precision, gpu, threads, dims)
-        found.append((f"aot {_stem(name)}" if many else "aot", tools.AOT, job, None))
+        found.append((names[name], tools.AOT, job, None))
     facts = tools.Facts(given.model is not None, given.onnx is not None, gpu, toolchain.version)
     precision = options.precision or _precision(given, gpu)
     onnx = given.onnx
@@ -162,6 +165,16 @@ def _items(given: Given, sizes: Sizes) -> int:
     """How many a call has: the size of the first input's first axis where that is a Dim, else one."""
     shape = next(iter(given.spec.inputs.values())).shape
     return sizes.get(getattr(shape[0], "name", ""), 1) if shape else 1
+
+
+def _names(artifacts: Sequence[str]) -> dict[str, str]:
+    """What each artifact's row is called: unlike every other's, and no longer than it takes."""
+    if len(artifacts) == 1:
+        return {artifacts[0]: tools.AOT}
+    stems = [_stem(name) for name in artifacts]
+    return {
+        name: f"aot {stem if stems.count(stem) == 1 else name}" for name, stem in zip(artifacts, stems, strict=True)
+    }
 
 
 def _stem(name: str) -> str:

@@ -79,10 +79,12 @@ def open_all(things: Sequence[str], model: str | None, dims: Mapping[str, Triple
 
 
 def full(spec: ModelSpec, asked: Sequence[Sizes]) -> list[Sizes]:
-    """Sizes with every Dim in them, those left out at their optimum. Raises UsageError for one that cannot be."""
+    """Sizes with every Dim in them, those left out at their optimum; each once. Raises UsageError for one that cannot
+    be."""
     for sizes in asked:
         make_inputs(spec, sizes)
-    return [{name: sizes.get(name, dim.bounds[1]) for name, dim in spec.dims.items()} for sizes in asked]
+    found: list[Sizes] = [{name: one.get(name, dim.bounds[1]) for name, dim in spec.dims.items()} for one in asked]
+    return [sizes for place, sizes in enumerate(found) if sizes not in found[:place]]
 
 
 def _one(kind: str, names: Sequence[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -94,9 +95,12 @@ def sizes(values: Iterable[str]) -> dict[str, int]:
         if not text:
             continue
         name, _, size = text.partition("=")
-        if not size.isdigit():
+        if not re.fullmatch("[0-9]{1,18}", size):
             raise UsageError(f"--size {text}: expected NAME=NUMBER", fix="e.g. --size batch=3,seq=11")
-        found[name.strip()] = int(size)
+        if found.setdefault(name.strip(), int(size)) != int(size):
+            raise UsageError(
+                f"--size gives Dim '{name.strip()}' two sizes", where=f"--size {text}", fix="give one of them"
+            )
     return found
 
 

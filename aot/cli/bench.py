@@ -26,7 +26,9 @@ from aot.cli._writing import writing
     help="Sizes of the Dims; repeatable. Default: every optimum.",
 )
 @click.option("--runs", type=click.IntRange(1), metavar="N", help="Timed runs of each contender at each size.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="Or for so long. Default: 10.")
+@click.option(
+    "--seconds", type=click.FloatRange(0, min_open=True), metavar="S", help="Or as many as fit into it. Default: 10."
+)
 @click.option(
     "--precision",
     type=_options.Named("precision", lambda: ("fp32", "fp16", "bf16")),
@@ -60,7 +62,8 @@ def command(
 
     Contenders beside the artifacts: eager, compile-default, compile-reduce-overhead, compile-max-autotune,
     onnxruntime-cpu, onnxruntime-cuda, onnxruntime-tensorrt, torch-tensorrt. What cannot run is listed with the reason.
-    Each has a process of its own; their runs are in turns. Ctrl-C prints what was measured until then.
+    Each has a process of its own; their runs are in turns. Ctrl-C prints what was measured until then. Exit code 1:
+    none of them ran.
 
     \b
     Examples:
@@ -98,7 +101,7 @@ def command(
     if found["interrupted"]:
         click.echo("interrupted; what was measured until then is above", err=True)
         return INTERRUPTED
-    return 0
+    return 0 if any(row["runs"] for row in found["rows"]) else 1
 
 
 def _check(html: str, things: tuple[str, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,8 @@ def test_two_artifacts_are_told_apart_and_judged_by_the_references_of_the_first(
     [
         (["--against", "eagre"], "unknown contender 'eagre'", "did you mean 'eager'?"),
         (["--size", "batch=9"], "size 9 is outside Dim 'batch'", "from 1 to 4"),
+        (["--size", "batch=²"], "--size batch=²: expected NAME=NUMBER", "--size batch=3"),
+        (["--size", "batch=1,batch=2"], "--size gives Dim 'batch' two sizes", "give one of them"),
         (["--size", "batsch=2"], "unknown Dim 'batsch'", "did you mean 'batch'?"),
         (["--runs", "3", "--seconds", "4"], "--runs and --seconds contradict each other", "give one of them"),
         (["--seconds", "nan"], "--seconds nan: no time to measure", "--seconds 10"),
@@ -124,6 +127,26 @@ def test_a_page_that_may_not_be_written_is_refused_before_anything_runs(
     found = capsys.readouterr()
     assert "the page cannot be written: Permission denied" in found.err
     assert not found.out
+
+
+def test_artifacts_of_one_name_in_two_places_are_told_apart_and_each_size_is_measured_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = artifact(tmp_path / "tiny.aot")
+    other = shutil.make_archive(str(tmp_path / "tiny"), "tar", first)
+    arguments = ["--runs", "5", "--against", "", "--size", "batch=1", "--size", "batch=1", "--json"]
+    assert cli.call(["bench", first, other, *arguments]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["name"], row["runs"]) for row in rows] == [(f"aot {first}", 5), (f"aot {other}", 5)]
+
+
+def test_where_nothing_ran_the_answer_is_no(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_model(tmp_path / "tiny.onnx", WEIGHT)
+    arguments = ["bench", str(tmp_path / "tiny.onnx"), "--dim", "batch=1:2:4", "--against"]
+    assert cli.call([*arguments, "onnxruntime-cuda"]) == 1
+    assert "no GPU" in capsys.readouterr().out
+    assert cli.call([*arguments, ","]) == 2
+    assert "--against names no contender" in capsys.readouterr().err
 
 
 def test_nothing_to_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

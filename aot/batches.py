@@ -156,7 +156,11 @@ def _check(got: np.ndarray[Any, Any], tensor: Input, where: str) -> None:
         )
     wanted = [d.name if isinstance(d, Dim) else d for d in tensor.shape]
     if got.ndim != len(wanted):
-        raise CalibrationError(f"expected shape [{', '.join(map(str, wanted))}], got {list(got.shape)}", where=where)
+        raise CalibrationError(
+            f"expected shape [{', '.join(map(str, wanted))}], got {list(got.shape)}",
+            where=where,
+            fix=f"give it {len(wanted)} axes" if wanted else "give a single value, without axes",
+        )
     for axis, (dim, size) in enumerate(zip(tensor.shape, got.shape, strict=True)):
         if isinstance(dim, Dim):
             if size not in dim.sizes:
@@ -166,7 +170,9 @@ def _check(got: np.ndarray[Any, Any], tensor: Input, where: str) -> None:
                     fix="change the batch, or widen the range",
                 )
         elif size != dim:
-            raise CalibrationError(f"axis {axis} has size {size}, expected {dim}", where=where)
+            raise CalibrationError(
+                f"axis {axis} has size {size}, expected {dim}", where=where, fix=f"give it with {dim} there"
+            )
     if got.dtype.kind not in "biu":
         values = got.astype(np.float32) if got.dtype.kind == "V" or got.dtype.itemsize < 4 else got
         bad = int(got.size - np.isfinite(values).sum())
@@ -183,7 +189,9 @@ def sizes_of(batch: Mapping[str, Any], spec: ModelSpec, where: str) -> dict[str,
         for dim, size in zip(spec.inputs[name].shape, values.shape, strict=True):
             if isinstance(dim, Dim) and sizes.setdefault(dim.name, size) != size:
                 raise CalibrationError(
-                    f"Dim '{dim.name}' is {sizes[dim.name]} in one input and {size} in '{name}'", where=where
+                    f"Dim '{dim.name}' is {sizes[dim.name]} in one input and {size} in '{name}'",
+                    where=where,
+                    fix="give all inputs the same size there",
                 )
     return sizes
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Distance:
-    """The worst over the outputs; integer and bool outputs have neither number. wrong: what no number says."""
+    """The worst over the outputs; integer and bool outputs have neither number, and where one side alone is NaN or
+    infinite there is none. wrong: what no number says."""
 
     cosine: float | None = None
     relative_l2: float | None = None
@@ -34,6 +35,8 @@ def distance(reference: Arrays, got: Arrays, inputs: Mapping[str, Any], padding:
     }
     numbers = worst(metrics.to_json() for metrics in found.values())
     wrong = next((f"output '{name}': {said}" for name, metrics in found.items() if (said := _wrong(metrics))), None)
+    if any(metrics.nonfinite["mismatched"] for metrics in found.values()):  # the numbers are of the rest alone
+        return Distance(wrong=wrong)
     return Distance(numbers["cosine"], numbers["relative_l2"], wrong)
 
 
@@ -55,5 +58,5 @@ def _wrong(metrics: Metrics) -> str | None:
     if metrics.failure:
         return metrics.failure
     if metrics.nonfinite["mismatched"]:
-        return f"NaN or infinite at {metrics.nonfinite['mismatched']} places where the reference is not"
+        return f"{metrics.nonfinite['mismatched']} of {metrics.elements} values are NaN or infinite on one side alone"
     return f"{metrics.flips:.2%} of the values differ" if metrics.flips else None

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot.bench.accuracy import Distance, distance
 from aot.bench.contender import Job
 from aot.bench.lane import Lane
 from aot.bench.measuring import Effort, Question, measure
@@ -245,7 +246,13 @@ def test_a_fast_wrong_one_shows() -> None:
     rows, _ = measured(machine)
     assert rows["wrong"]["cosine"] == pytest.approx(24 / 25)
     assert rows["wrong"]["relative_l2"] == pytest.approx(2**0.5 / 5)
-    assert rows["nan"]["reason"].startswith("output 'y': NaN or infinite at 1 places where the reference is not")
+    assert rows["nan"]["reason"].startswith("output 'y': 1 of 2 values are NaN or infinite on one side alone")
+    assert (rows["nan"]["cosine"], rows["nan"]["relative_l2"]) == (None, None)  # not those of the other value
+
+
+def test_a_reference_that_is_not_a_number_says_nothing_of_the_contender() -> None:
+    found = distance({"y": np.full(2, np.nan, np.float32)}, {"y": np.ones(2, np.float32)}, {}, None)
+    assert found == Distance(wrong="output 'y': 2 of 2 values are NaN or infinite on one side alone")
 
 
 def test_another_floating_point_dtype_and_another_name_are_compared_all_the_same() -> None:

@@ -249,8 +249,8 @@ class TestBatches:
             ("yield {'y': torch.ones(2, 3)}", ["lacks input"]),
             ("yield {'input': torch.ones(2, 3), 'y': 1}", ["unknown y"]),
             ("yield {'input': torch.ones(2, 3).double()}", ["input 'input'", "expected float32, got float64"]),
-            ("yield {'input': torch.ones(3)}", ["expected shape [batch, 3], got [3]"]),
-            ("yield {'input': torch.ones(2, 4)}", ["axis 1 has size 4, expected 3"]),
+            ("yield {'input': torch.ones(3)}", ["expected shape [batch, 3], got [3]", "give it 2 axes"]),
+            ("yield {'input': torch.ones(2, 4)}", ["axis 1 has size 4, expected 3", "give it with 3 there"]),
             ("yield {'input': torch.ones(9, 3)}", ["axis 0 has size 9, outside Dim 'batch' (1..8)"]),
             (
                 "yield {'input': torch.ones(2, 3)}; yield {'input': torch.full((2, 3), float('nan'))}",

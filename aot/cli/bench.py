@@ -105,15 +105,19 @@ def command(
 
 
 def _check(html: str, things: tuple[str, ...]) -> None:
-    """Raise UsageError for a page that could not be written, before minutes are spent on it."""
+    """Raise UsageError for a page that could not be written, ArtifactError for a report that it cannot be made from,
+    before minutes are spent on it."""
     import os
     from pathlib import Path
 
     from aot.artifact import is_artifact
     from aot.errors import UsageError
+    from aot.report.reading import report_of
 
-    if not any(is_artifact(name) for name in things):
+    artifact = next((name for name in things if is_artifact(name) or name.endswith(".aot")), None)
+    if artifact is None:
         raise UsageError("--html goes with an artifact, whose report the page is made from", fix="give one")
+    report_of(artifact)
     where, folder = f"--html {html}", Path(html).parent
     if not folder.is_dir():
         raise UsageError(f"no such folder: {folder}", where=where, fix="make it, or give another")

@@ -19,8 +19,9 @@ def report_of(name: str) -> dict[str, Any]:
         found = json.loads(path.read_bytes())
     except OSError as error:
         raise ArtifactError(f"the report cannot be read: {error.strerror}", where=str(path), fix=COPY) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArtifactError(f"the report is not JSON: {error}", where=str(path), fix=REBUILD) from error
-    if not isinstance(found, dict) or not {"model", "precision", "accepted"} <= set(found):
+    texts = ("model", "precision")
+    if not isinstance(found, dict) or "accepted" not in found or not all(isinstance(found.get(t), str) for t in texts):
         raise ArtifactError("the report does not say what was built", where=str(path), fix=REBUILD)
     return found

@@ -129,6 +129,18 @@ def test_a_page_that_may_not_be_written_is_refused_before_anything_runs(
     assert not found.out
 
 
+def test_a_report_that_no_page_can_be_made_from_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = artifact(tmp_path / "tiny.aot")
+    for text, what in (("[" * 100_000, "the report is not JSON"), ('{"model": 3}', "does not say what was built")):
+        (Path(made) / "report.json").write_text(text)
+        assert cli.call(["bench", made, "--html", str(tmp_path / "page.html")]) == 2
+        found = capsys.readouterr()
+        assert what in found.err
+        assert not found.out
+
+
 def test_artifacts_of_one_name_in_two_places_are_told_apart_and_each_size_is_measured_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -246,6 +246,6 @@ def _found(value: Any) -> Kind:
     if hasattr(value, "__array__"):
         return NUMPY
     raise InputError(
-        f"a {type(value).__name__} is no array",
+        f"'{type(value).__name__}' is no array",
         fix="give a numpy array, a torch tensor, or anything with DLPack or __cuda_array_interface__",
     )

@@ -83,6 +83,12 @@ class Stream:
         with self._lock:
             self._forget()
 
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __del__(self) -> None:
         if not sys.is_finalizing():
             self._forget()

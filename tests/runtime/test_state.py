@@ -159,7 +159,7 @@ def test_threads_may_share_a_stream(opens: Opens) -> None:
         (lambda s: s.reset([ONE]), "states come by name, not as a list"),
         (lambda s: s.reset(ONE), "states come by name, not as a ndarray"),
         (lambda s: s.reset({3: ONE}), "unknown state '3'"),
-        (lambda s: s.reset({"state_sum": [1]}), "the state 'state_sum': a list is no array"),
+        (lambda s: s.reset({"state_sum": [1]}), "the state 'state_sum': 'list' is no array"),
         (
             lambda s: s.reset({"state_sum": ONE.astype(int)}),
             "the state 'state_sum' is int64, and the model takes float32",

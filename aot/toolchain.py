@@ -21,6 +21,11 @@ def version(distribution: str) -> str | None:
         return None
 
 
+def cpus() -> set[int]:
+    """The CPUs that this process may use, by number: a container may not have all of the machine's."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
 @cache
 def own_digest() -> str:
     """SHA-256 over aot's own source files: an edit to aot invalidates what an older aot made."""

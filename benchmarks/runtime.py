@@ -26,6 +26,7 @@ import numpy as np
 from _result import write
 
 import aot
+from aot.bench import memory
 from aot.runtime import Session
 
 RUNS, ROUNDS, BARE = 50, 20, ("bare-graph", "bare-session")
@@ -185,20 +186,14 @@ def loaded(artifact: str, calls: int, threads: int) -> dict[str, Any]:
             return time.perf_counter() - started
 
         all_at_once(max(calls // threads // 10, 1))
-        before, resident = session.memory(), _resident()
+        before, resident = session.memory(), memory.resident() or 0
         seconds = all_at_once(calls // threads)
         return {
             "tool": "threads", "label": session.label, "calls": calls, "threads": threads,
             "throughput": round(calls / seconds, 1), "wrong": sum(wrong),
             "device_growth_bytes": session.memory()["device_bytes"] - before["device_bytes"],
-            "host_growth_bytes": _resident() - resident,
+            "host_growth_bytes": (memory.resident() or 0) - resident,
         }  # fmt: skip
-
-
-def _resident() -> int:
-    """Bytes of this process that are in memory."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) * 1024
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aot import __version__, toolchain
-from aot.bench import cpus, noise, tools
+from aot.bench import noise, tools
 from aot.bench.contender import Job
 from aot.bench.lane import Lane
 from aot.bench.measuring import Effort, Question, Surroundings, measure
@@ -55,7 +55,7 @@ def bench(options: Options, run: Run) -> dict[str, Any]:
     if not given.artifacts and not wanted:
         raise UsageError("nothing to run: --against names no contender", fix="leave it out for all that can run here")
     every = full(given.spec, options.sizes or given.sizes())
-    machine, threads = toolchain.machine(), cpus.available()
+    machine, threads = toolchain.machine(), len(toolchain.cpus())
     jobs = _jobs(given, wanted, options, run, machine.gpu is not None, threads)
     meters = Meters.open()
     rows: list[dict[str, Any]] = []

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from aot import toolchain
+
 PROC = Path("/proc")
-
-
-def available() -> int:
-    """How many CPUs this process may use."""
-    return len(_mine())
-
-
-def _mine() -> set[int]:
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 @dataclass(frozen=True)
@@ -35,7 +27,7 @@ def read(processes: Sequence[int], proc: Path = PROC) -> Reading | None:
         lines = (proc / "stat").read_text().splitlines()
     except OSError:
         return None
-    wanted = {f"cpu{number}" for number in _mine()}
+    wanted = {f"cpu{number}" for number in toolchain.cpus()}
     spent = whole = 0
     for name, *ticks in (line.split() for line in lines if line.startswith("cpu")):
         if name in wanted:

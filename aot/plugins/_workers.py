@@ -16,6 +16,7 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
+from aot import toolchain
 from aot.errors import AotError, PluginError
 from aot.plugins.compiling import Job
 from aot.plugins.header import Header
@@ -31,7 +32,7 @@ class Compilers:
 
     def __init__(self, count: int | None = None, cache: Path | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="aot-ptx-")
-        count = count or len(os.sched_getaffinity(0))
+        count = count or len(toolchain.cpus())
         self._pool = ProcessPoolExecutor(count, get_context("spawn"), _begin, (str(cache or self._folder.name),))
         self._begun: dict[str, Future[dict[str, Any]]] = {}
 

@@ -67,7 +67,7 @@ def _with_engine(found: Manifest, engine: Engine, here: _Here, contexts: int, ve
         assert isinstance(gpu, Gpu)
         try:
             executor = TensorRt(gpu, found, engine, contexts)
-        except BaseException:
+        except BaseException:  # whatever ends it, Ctrl-C too: the GPU's context is given back
             gpu.close()
             raise
     return Session(found, executor, f"engine {engine.target} ({engine.backend} {engine.version})")

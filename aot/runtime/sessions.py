@@ -74,7 +74,7 @@ def elements(value: Any, dtype: Any) -> Any:
 def threads() -> int:
     """The CPUs this process may use; its own guess pins threads to cores that a container may not have."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    available = len(toolchain.cpus())
     return min(int(asked), available) if asked.isdigit() and int(asked) > 0 else available
 
 

@@ -69,7 +69,7 @@ class TensorRt(Executor):
                 started = Started(lane, call)
                 if not started.waits:
                     outputs = started.outputs(self._plan.outputs)
-            except BaseException:
+            except BaseException:  # whatever ends it, Ctrl-C too: the lane is free again
                 self._pool.give(lane)
                 raise
             if not started.waits:
@@ -164,7 +164,7 @@ class Later(Pending):
             with self._executor._gpu:
                 try:
                     self._outputs = self._started.outputs(self._executor._plan.outputs)
-                except BaseException as error:
+                except BaseException as error:  # kept whatever it is: a second `result` must not pass for an answer
                     self._error = error
                     if not isinstance(error, AotError):
                         raise

@@ -25,6 +25,11 @@ DIMS = {"batch": [1, 2, 4]}
 ENGINE = {"target": "sm90", "backend": "tensorrt", "version": "10.6.0"}
 
 
+def rows(count: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    """That many rows of x."""
+    return np.random.default_rng(seed).standard_normal((count, 3)).astype(np.float32)
+
+
 def linear(folder: Path, *, profiles: Sequence[Any] = (DIMS,), engines: Sequence[Any] = (), **more: Any) -> Path:
     """y = x W, x [batch, 3]."""
     return write(

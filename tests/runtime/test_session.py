@@ -17,12 +17,8 @@ import aot
 from aot.errors import AotError, EngineError, InputError, UsageError
 from aot.runtime import Session, Tensor, calls
 from tests.runtime import artifacts, hammering
-from tests.runtime.artifacts import WEIGHT
+from tests.runtime.artifacts import WEIGHT, rows
 from tests.runtime.test_dlpack import Foreign
-
-
-def rows(count: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).standard_normal((count, 3)).astype(np.float32)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,15 +128,17 @@ def write(output: Path, contents: Contents, store: Store) -> None:
     check_output(output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        with store.lock(f"output-{digest(str(output.absolute()))}"), _sibling(output) as new:
+        with store.lock(f"output-{digest(str(output.absolute()))}"), sibling(output) as new:
             new.mkdir()
             _fill(new, contents)
             if output.suffix == ".tar":
                 packed = new.with_suffix(".tarnew")
-                _pack(new, packed)
+                names = (path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file())
+                with tarfile.open(packed, "w", format=tarfile.PAX_FORMAT) as tar:
+                    add(tar, new, in_order(names))
                 os.replace(packed, output)
             else:
-                _swap(new, output)
+                swap(new, output)
     except OSError as error:
         raise unwritable(output, error) from error
 
@@ -178,20 +180,23 @@ def _copy(source: Path, target: Path) -> FilePart:
     return FilePart(bytes=size, sha256=total.hexdigest())
 
 
-def _pack(folder: Path, target: Path) -> None:
-    """One tar, the manifest first, then the rest by name; no owner and no time, so equal content is equal bytes."""
-    names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-    names.remove(MANIFEST)
-    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
-        for name in [MANIFEST, *names]:
-            info = tarfile.TarInfo(name)
-            info.size = (folder / name).stat().st_size
-            info.mode = 0o644
-            with (folder / name).open("rb") as file:
-                tar.addfile(info, file)
+def in_order(names: Iterable[str]) -> list[str]:
+    """The manifest first, then the rest by name."""
+    return sorted(names, key=lambda name: (name != MANIFEST, name))
 
 
-def _swap(new: Path, output: Path) -> None:
+def add(tar: tarfile.TarFile, folder: Path, names: Iterable[str]) -> None:
+    """Put these files of the folder into a tar, without owner and time, so that equal content is equal bytes."""
+    for name in names:
+        info = tarfile.TarInfo(name)
+        info.size = (folder / name).stat().st_size
+        info.mode = 0o644
+        with (folder / name).open("rb") as file:
+            tar.addfile(info, file)
+
+
+def swap(new: Path, output: Path) -> None:
+    """Put the folder `new` in the place of `output`, by renames; where the disk refuses, `output` is as it was."""
     old = new.with_suffix(".old")
     if output.exists():
         os.rename(output, old)
@@ -205,7 +210,7 @@ def _swap(new: Path, output: Path) -> None:
 
 
 @contextmanager
-def _sibling(output: Path) -> Iterator[Path]:
+def sibling(output: Path) -> Iterator[Path]:
     """A free hidden name beside the output, and nothing of it left at the end."""
     sweep(output)
     new = output.with_name(f".{output.name}.{os.getpid()}-{time.time_ns()}.new")

@@ -19,7 +19,7 @@ WEIGHTS := build/surgery/packages
 # The first TensorRT that has ahead-of-time plugins: its Python code, beside the newest one's in the environment.
 BINDINGS := build/bindings/10.9
 UV := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements.lock)
-GROUPS := --extra cpu --extra plugins --extra sign --extra examples --group dev
+GROUPS := --extra cpu --extra plugins --extra sign --extra examples --extra serve --group dev
 COMPILE = $(BIN)/uv pip compile --quiet --universal --upgrade --generate-hashes --no-emit-index-url --no-header \
   --annotation-style line
 

@@ -60,14 +60,14 @@ class Session:
     the caller's. After `close`, or outside of its `with` block, it cannot be called.
 
     label: what runs, for people: `engine sm90 (tensorrt 10.6.0)`, `final graph, fp8 (onnxruntime 1.32.0, cpu)`.
-    inputs, outputs: dtype and shape by name, in the model's order.
+    inputs, outputs: dtype and shape by name, in the model's order. manifest: what the artifact says of itself.
     """
 
     def __init__(self, manifest: Manifest, executor: Executor, label: str) -> None:
         self.label = label
         self.inputs: Mapping[str, Tensor] = MappingProxyType(dict(manifest.inputs))
         self.outputs: Mapping[str, Tensor] = MappingProxyType(dict(manifest.outputs))
-        self._manifest, self._executor = manifest, executor
+        self.manifest, self._executor = manifest, executor
         self._reader = Reader(manifest)
         self._own = Stream(manifest, self._reader, executor)
         self._closed = False
@@ -110,7 +110,7 @@ class Session:
     def stream(self) -> Stream:
         """A sequence of calls with states of its own. The session's own calls are one as well."""
         self._ensure_open()
-        return Stream(self._manifest, self._reader, self._executor)
+        return Stream(self.manifest, self._reader, self._executor)
 
     def reset(self, values: Mapping[str, Any] | None = None) -> None:
         """See Stream.reset, of the session's own calls."""
@@ -133,7 +133,7 @@ class Session:
         self._ensure_open()
         if not isinstance(callers, int) or callers < 1:
             raise UsageError(f"callers={callers!r}: they are counted from 1", fix="leave it out for one at a time")
-        profiles = [{dim: opt for dim, (_, opt, _) in profile.items()} for profile in self._manifest.profiles]
+        profiles = [{dim: opt for dim, (_, opt, _) in profile.items()} for profile in self.manifest.profiles]
         for one in sizes or profiles:
             feed = self._inputs_of(self._reader.signature.complete(one))
             for _ in range(ENOUGH):
@@ -149,7 +149,7 @@ class Session:
         self._reader.signature.fit(shapes)  # before memory is taken for them
         made: dict[str, Any] = {}
         for name, tensor in self.inputs.items():
-            array = np.full(shapes[name], self._manifest.lows.get(name, 0), bits(tensor.dtype))
+            array = np.full(shapes[name], self.manifest.lows.get(name, 0), bits(tensor.dtype))
             made[name] = NUMPY.made(array, tensor.dtype, NUMPY.look(array))
         return made
 
@@ -176,4 +176,4 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<aot.runtime.Session {self._manifest.name}: {self.label}>"
+        return f"<aot.runtime.Session {self.manifest.name}: {self.label}>"

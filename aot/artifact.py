@@ -132,9 +132,11 @@ class Half(_Part):
 
 
 class Manifest(_Part):
-    """`manifest.json`. identity: digest of everything the content follows from; equal means nothing to write."""
+    """`manifest.json`. identity: digest of everything the content follows from; equal means nothing to write.
+    digest: of the manifest itself (see `runtime.files.manifest_digest`), which the writer fills in."""
 
     schema_version: int
+    digest: str = ""
     kind: Literal["prepared", "full"]
     name: str
     identity: str
@@ -261,6 +263,16 @@ def _needed(manifest: Manifest) -> Iterator[str]:
 
 
 def check_files(folder: Path, manifest: Manifest, shown: str | None = None) -> None:
-    """Raise ArtifactError, naming the file, for one that is missing, is a link out of the artifact, or changed."""
+    """Raise ArtifactError, naming the file, for one that is missing, is a link out of the artifact, or changed; and for
+    one in a folder of the artifact that the manifest does not list, which would be taken for a part of it."""
     for name, expected in manifest.files.items():
         check(folder, name, expected.bytes, expected.sha256, shown or str(folder))
+    for top in {name.partition("/")[0] for name in manifest.files if "/" in name} | {"engines"}:
+        for path in sorted((folder / top).rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            if name not in manifest.files and not path.is_dir():
+                raise ArtifactError(
+                    "a file in the artifact is none of its files: the manifest does not list it",
+                    where=f"{shown or folder}/{name}",
+                    fix="remove it, or copy the artifact again",
+                )

@@ -23,7 +23,7 @@ from typing import Any
 
 from aot.artifact import FilePart, Manifest
 from aot.errors import ArtifactError, UsageError
-from aot.runtime.files import MANIFEST
+from aot.runtime.files import MANIFEST, manifest_digest
 from aot.store import Store, digest
 
 CHUNK = 1 << 20
@@ -92,7 +92,8 @@ def is_current(output: Path, identity: str) -> bool:
     """Whether `output` already holds exactly that artifact: same identity, every file there with its size."""
     data, sizes = _stored(output)
     try:
-        return data["identity"] == identity and all(sizes.get(n) == f["bytes"] for n, f in data["files"].items())
+        whole = data["digest"] == manifest_digest(data) and data["identity"] == identity
+        return whole and all(sizes.get(name) == file["bytes"] for name, file in data["files"].items())
     except (KeyError, TypeError, AttributeError):
         return False
 
@@ -116,7 +117,7 @@ def _stored(output: Path) -> tuple[Any, Mapping[str, int]]:
         found = (path for path in output.rglob("*") if path.is_file())
         sizes = {path.relative_to(output).as_posix(): path.stat().st_size for path in found}
         return json.loads((output / MANIFEST).read_bytes()), sizes
-    except (OSError, ValueError, tarfile.TarError):
+    except (OSError, ValueError, RecursionError, tarfile.TarError):
         return None, {}
 
 
@@ -167,7 +168,8 @@ def _fill(folder: Path, contents: Contents) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         files[name] = _copy(source, path)
     manifest = contents.manifest.model_copy(update={"files": dict(sorted(files.items()))})
-    (folder / MANIFEST).write_text(json.dumps(manifest.model_dump(mode="json"), indent=1))
+    described = manifest.model_dump(mode="json")
+    (folder / MANIFEST).write_text(json.dumps({**described, "digest": manifest_digest(described)}, indent=1))
 
 
 def _copy(source: Path, target: Path) -> FilePart:

@@ -150,11 +150,12 @@ def test_a_tar_that_writes_outside_its_folder_is_refused(tmp_path: Path) -> None
 
 
 def edit(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
-    """A damage to the manifest."""
+    """Another content of the manifest, its digest made to fit."""
 
     def apply(folder: Path) -> None:
         data = json.loads((folder / "manifest.json").read_text())
         change(data)
+        data["digest"] = files.manifest_digest(data)
         (folder / "manifest.json").write_text(json.dumps(data))
 
     return apply
@@ -182,7 +183,7 @@ def link(folder: Path) -> None:
         (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe\x00"), "not JSON"),
         (lambda f: (f / "manifest.json").write_text("[]"), "no schema_version"),
         (lambda f: (f / "manifest.json").unlink(), "has no manifest.json"),
-        (edit(lambda m: m.update(schema_version=99)), "schema version 99, and this aot reads up to 1"),
+        (edit(lambda m: m.update(schema_version=99)), "schema version 99, and this aot reads up to 2"),
         (edit(lambda m: m.pop("spec")), "spec: Field required"),
         (edit(lambda m: m["records"].pop("graph")), "records.graph: Field required"),
         (edit(lambda m: m["spec"].pop("inputs")), "spec.inputs: Field required"),

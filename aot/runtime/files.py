@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import json
 import os
-import tarfile
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from aot.errors import ArtifactError, UsageError
+from aot.runtime import untar
 from aot.store import Store, sha256
 
 MANIFEST = "manifest.json"
 GIVE = "give the folder or the .tar that `aot build` wrote"
 COPY = "copy the artifact again, or build it again"
 REBUILD = "build it again: aot build MODEL"
-SCHEMA = 1
-CLASHES = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
-"""What the names of a tar's members cause, not the disk: one is a file and a folder at once, or too long."""
+SCHEMA = 2
+"""2: the manifest has a digest of its own; without one, a changed number in it would go unseen."""
+MOST = 64 << 20
+"""Bytes that a manifest may have. A graph of 100,000 nodes has 30 MB, for each has a line that says why it is as it
+is."""
 
 
 def manifest_data(folder: Path, shown: str) -> dict[str, Any]:
     """`manifest.json` of an artifact folder as plain data, of a schema that this aot reads; its fields are not checked.
 
-    Raises ArtifactError for a file that is missing or is not JSON, and for a newer schema.
+    Raises ArtifactError for a file that is missing, too large or not JSON, for a newer schema, and where the content is
+    not what its digest says.
     """
     where = f"{shown}/{MANIFEST}"
-    try:
-        data = json.loads((folder / MANIFEST).read_bytes())
-    except FileNotFoundError:
-        raise ArtifactError("not an artifact: it has no manifest.json", where=shown, fix=GIVE) from None
-    except OSError as error:
-        raise ArtifactError(f"the manifest cannot be read: {error.strerror}", where=where, fix=COPY) from error
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"the manifest is not JSON: {error}", where=where, fix=REBUILD) from error
+    data = _parsed(folder / MANIFEST, shown)
     version = data.get("schema_version") if isinstance(data, dict) else None
-    if not isinstance(version, int):
+    if type(version) is not int:
         raise ArtifactError("the manifest is not one of aot's: it has no schema_version", where=where, fix=REBUILD)
     if version > SCHEMA:
         raise ArtifactError(
@@ -45,7 +42,35 @@ def manifest_data(folder: Path, shown: str) -> dict[str, Any]:
             where=where,
             fix="upgrade aot, or build the artifact again with this version",
         )
+    # Those of before had none; one that has is held to it whatever version it says it is.
+    if (version >= 2 or "digest" in data) and data.get("digest") != manifest_digest(data):
+        raise ArtifactError("the manifest was changed: its digest differs", where=where, fix=COPY)
     return dict(data)
+
+
+def _parsed(path: Path, shown: str) -> Any:
+    where = f"{shown}/{MANIFEST}"
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise ArtifactError("the manifest is not a regular file", where=where, fix=GIVE)
+        if found.st_size > MOST:
+            raise ArtifactError(f"the manifest has {found.st_size} bytes, and at most {MOST} are read", where=where,
+                                fix=GIVE)  # fmt: skip
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ArtifactError("not an artifact: it has no manifest.json", where=shown, fix=GIVE) from None
+    except OSError as error:
+        raise ArtifactError(f"the manifest cannot be read: {error.strerror}", where=where, fix=COPY) from error
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"the manifest is not JSON: {error}", where=where, fix=REBUILD) from error
+
+
+def manifest_digest(data: Mapping[str, Any]) -> str:
+    """The SHA-256 (hex) of a manifest's content without its `digest`: what a signature of it signs, and a changed
+    number cannot pass."""
+    content = {name: value for name, value in data.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def check(folder: Path, name: str, size: int, digest: str, shown: str) -> None:
@@ -57,7 +82,10 @@ def check(folder: Path, name: str, size: int, digest: str, shown: str) -> None:
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise ArtifactError("a file of the artifact is a link that leaves it", where=where, fix=COPY)
     try:
-        found = path.stat().st_size
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ArtifactError("a file of the artifact is not a regular file", where=where, fix=COPY)
+        found = status.st_size
         seen = sha256(path) if found == size else None
     except OSError as error:
         raise ArtifactError(
@@ -72,8 +100,7 @@ def check(folder: Path, name: str, size: int, digest: str, shown: str) -> None:
 def unpacked(name: str) -> Path:
     """The folder of an artifact: the path itself, or where its `.tar` is unpacked, once, in the store.
 
-    Raises UsageError for a path that is not there, ArtifactError for a tar that is damaged or would write
-    outside its folder.
+    Raises UsageError for a path that is not there, ArtifactError for a tar that `untar` does not take.
     """
     path = Path(name)
     try:
@@ -86,15 +113,7 @@ def unpacked(name: str) -> Path:
         raise UsageError(f"no such artifact: {name}", fix=GIVE)
 
     def extract(folder: Path) -> Mapping[str, Any]:
-        try:
-            with tarfile.open(path, "r:") as tar:
-                tar.extractall(folder, filter="data")
-        except (tarfile.TarError, KeyError) as error:  # KeyError: a link to a member that it lacks
-            raise ArtifactError(f"not a readable tar: {error}", where=name, fix=f"copy it again, or {GIVE}") from error
-        except OSError as error:
-            if error.errno not in CLASHES:
-                raise
-            raise ArtifactError(f"not a readable tar: {error.strerror}", where=name, fix=GIVE) from error
+        untar.extract(path, folder, name)
         if not (folder / MANIFEST).is_file():
             raise ArtifactError("not an artifact: it has no manifest.json", where=name, fix=GIVE)
         return {"from": path.name}

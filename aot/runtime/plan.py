@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
 import numpy as np
@@ -56,10 +56,10 @@ class Plan:
         if hasattr(trt, "init_libnvinfer_plugins"):
             trt.init_libnvinfer_plugins(self._log, "")
         path = manifest.path(engine.file)
-        beside = path.with_suffix(LAUNCHED)
-        if beside.is_file():
+        beside = str(PurePosixPath(engine.file).with_suffix(LAUNCHED))
+        if beside in manifest.files:
             plugin_v3.register(trt)
-            plugin_v3.learn(read_kernels(beside))
+            plugin_v3.learn(read_kernels(manifest.path(beside)))
         self._runtime = trt.Runtime(self._log)
         self._where = f"{manifest.shown}/{engine.file}"
         self._engine = self._deserialized(path, engine)

@@ -192,7 +192,7 @@ class TestManifest:
         ("edit", "says"),
         [
             (lambda m: m.pop("schema_version"), "not one of aot's"),
-            (lambda m: m.update(schema_version=99), "schema version 99, and this aot reads up to 1"),
+            (lambda m: m.update(schema_version=99), "schema version 99, and this aot reads up to 2"),
             (lambda m: m.pop("plan"), "the manifest is damaged: it lacks 'plan'"),
             (lambda m: m["spec"]["dims"].update(batch=[1, 2]), "the manifest is damaged: not enough values"),
             (lambda m: m.update(files=3), "the manifest is damaged"),
@@ -248,7 +248,7 @@ class TestManifest:
             tar.addfile(odd)
         with pytest.raises(ArtifactError, match="not a readable tar") as raised:
             aot.load(tmp_path / "a.tar")
-        assert raised.value.where == str(tmp_path / "a.tar")
+        assert str(raised.value.where).startswith(str(tmp_path / "a.tar"))
 
     def test_a_declaration_is_read_as_it_was_written(self, tmp_path: Path) -> None:
         side, total = Dim("side", min=32, opt=64, max=96, multiple_of=32), np.float32(1.5)

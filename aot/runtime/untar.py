@@ -16,9 +16,9 @@ MEMBERS = 100_000
 """Members that a tar may have. An artifact has a dozen files, and two for each size that was compared."""
 _HEADER = 1 << 20
 """Bytes of one read: tarfile reads a header of any length that it claims at once."""
-_DAMAGED = (tarfile.TarError, EOFError, KeyError, ValueError, OverflowError, RecursionError)
+DAMAGED = (tarfile.TarError, EOFError, KeyError, ValueError, OverflowError, RecursionError)
 """Beside its own errors tarfile raises what numbers, names and headers in headers make of its code."""
-_CLASHES = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
+CLASHES = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
 """What the names of members cause, not the disk: one is a file and a folder at once, or too long."""
 _FIX = "copy it again, or give the folder or the .tar that `aot build` wrote"
 
@@ -55,7 +55,7 @@ def members(path: Path, shown: str) -> Iterator[Member]:
                 stored = tar.extractfile(info)
                 assert stored is not None
                 yield Member(name, info.size, stored)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise _refused(str(error) or type(error).__name__, shown) from error
 
 
@@ -68,10 +68,10 @@ def extract(path: Path, folder: Path, shown: str) -> None:
             with place.open("xb") as file:
                 shutil.copyfileobj(member.file, file)
                 written = file.tell()
-        except _DAMAGED as error:
+        except DAMAGED as error:
             raise _refused(str(error), f"{shown}/{member.name}") from error
         except OSError as error:
-            if error.errno not in _CLASHES:
+            if error.errno not in CLASHES:
                 raise
             raise _refused(str(error.strerror), f"{shown}/{member.name}") from error
         if written != member.size:

@@ -1,0 +1,63 @@
+"""`aot pack`."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aot.cli import _options
+from aot.text import size_of, table
+
+FORMS = {
+    "tar": ("FILE", "One .tar, as `aot build -o FILE` writes it."),
+    "oci": ("DIR", "An OCI image layout of the model, for registries and clusters (CNCF ModelPack)."),
+}
+"""`aot.packing.FORM.write(artifact, to, overwrite=...)` returns the files that it wrote."""
+
+
+def _form_options(command: Any) -> Any:
+    """An option for every form."""
+    for name, (metavar, text) in reversed(FORMS.items()):
+        command = click.option(f"--{name}", metavar=metavar, help=text)(command)
+    return command
+
+
+@click.command("pack", no_args_is_help=True)
+@click.argument("artifact")
+@_form_options
+@click.option("-f", "--force", is_flag=True, help="Replace what is there, where it is of the same form.")
+@_options.json_option
+def command(artifact: str, force: bool, as_json: bool, **places: str | None) -> int:
+    """Pack ARTIFACT, a folder or a .tar, into the forms that are asked for.
+
+    Every file is checked first. The same artifact gives the same bytes, whenever and wherever it is packed.
+
+    \b
+    Examples:
+      aot pack minilm.aot --oci minilm-oci
+      aot pack minilm.aot --tar minilm.tar --force
+    """
+    from aot.errors import UsageError
+    from aot.packing.verify import check_whole
+    from aot.runtime.files import unpacked
+
+    chosen = {form: Path(place) for form, place in places.items() if place is not None}
+    if not chosen:
+        forms = ", ".join(f"--{name} {metavar}" for name, (metavar, _) in FORMS.items())
+        raise UsageError("no form to pack it into", where="aot pack", fix=f"give at least one of {forms}")
+    check_whole(artifact)
+    folder = unpacked(artifact)
+    done = dict[str, Any]()
+    for form, to in chosen.items():
+        written = import_module(f"aot.packing.{form}").write(folder, to, overwrite=force)
+        size = sum(path.stat().st_size for path in written)
+        done[form] = {"path": str(to), "files": [str(path) for path in written], "bytes": size}
+    if as_json:
+        click.echo(json.dumps({"artifact": artifact, **done}))
+        return 0
+    click.echo(table([(form, one["path"], size_of(one["bytes"])) for form, one in done.items()], indent=""))
+    return 0

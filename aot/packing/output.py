@@ -1,0 +1,62 @@
+"""Where a form is written: beside its place first, under a hidden name, and swapped in when it is whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aot.artifact_write import sibling, swap
+from aot.errors import UsageError
+from aot.store import Store, digest
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def replacing(to: Path, kind: str, ours: Callable[[Path], bool], *, overwrite: bool) -> Iterator[Path]:
+    """A free hidden name beside `to`; the file or folder that the block makes there takes the place of `to`.
+
+    kind: what is written, as in «an OCI image layout». ours: whether what is there already is of that kind, which alone
+    `overwrite` replaces. Raises UsageError where it is not, where something is there and `overwrite` is false, and
+    where the disk refuses; `to` is then as it was.
+    """
+    check_place(to, kind, ours, overwrite=overwrite)
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with Store().lock(f"output-{digest(str(to.absolute()))}"), sibling(to) as new:
+            try:
+                yield new
+                if new.is_dir():
+                    swap(new, to)
+                else:
+                    os.replace(new, to)
+            finally:
+                if new.is_file():
+                    new.unlink()
+    except OSError as error:
+        raise UsageError(
+            f"{kind} cannot be written: {error.strerror or error}",
+            where=str(to),
+            fix="free some space, or give another place" if error.errno in FULL else "give another place",
+        ) from error
+
+
+def check_place(to: Path, kind: str, ours: Callable[[Path], bool], *, overwrite: bool) -> None:
+    """Raise UsageError where something is at `to` that must not be replaced; an empty folder may."""
+    try:
+        if not os.path.lexists(to) or (to.is_dir() and not to.is_symlink() and not any(to.iterdir())):
+            return
+        same = not to.is_symlink() and ours(to)
+    except OSError as error:
+        raise UsageError(
+            f"{kind} cannot be written: {error.strerror or error}", where=str(to), fix="give another place"
+        ) from error
+    if not same:
+        raise UsageError(
+            f"will not overwrite what is not {kind}", where=str(to), fix="give another place, or remove it first"
+        )
+    if not overwrite:
+        raise UsageError("there is one already", where=str(to), fix="replace it with --force, or give another place")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,14 @@ if TYPE_CHECKING:
     Arrays = dict[str, np.ndarray[Any, Any]]
 
 MARK = ":"
+INFLATED = 4 << 30
+"""Bytes that compressed members may take; stored ones are as large as the file."""
 _NOT_NUMPYS = ("bfloat16", "float8")
+_DAMAGED = (
+    zipfile.BadZipFile, zlib.error, EOFError, ValueError, TypeError, AttributeError, KeyError, MemoryError,
+    OverflowError, RecursionError, RuntimeError, NotImplementedError, SyntaxError,
+)  # fmt: skip
+"""What zipfile and numpy raise for damaged, encrypted or unknown members, names and headers."""
 
 
 def save(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -32,19 +41,46 @@ def save(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
 
 
 def load(path: Path) -> Arrays:
-    """Read what `save` (or `numpy.savez`) wrote. Raises OSError or ValueError for a file that is neither."""
-    import numpy as np
+    """Read what `save` (or `numpy.savez`) wrote; nothing in it is unpickled.
 
+    Raises ValueError for a file that is neither, whose arrays are not as large as they say, or that grows beyond
+    `INFLATED` bytes where it is compressed; OSError where it cannot be read.
+    """
     found: Arrays = {}
-    with np.load(path, allow_pickle=False) as archive:
-        for member in archive.files:
-            array = archive[member]
-            name, mark, dtype = member.rpartition(MARK)
-            if mark and dtype.startswith(_NOT_NUMPYS):  # other names may hold the mark: "input:0"
-                found[name] = array.view(dtype_named(dtype))
-            else:
-                found[member] = array
+    try:
+        with zipfile.ZipFile(path) as archive:
+            grown = sum(one.file_size for one in archive.infolist() if one.compress_type != zipfile.ZIP_STORED)
+            if grown > INFLATED:
+                raise ValueError(f"compressed, it would grow to {grown:,} bytes: more than {INFLATED:,}")
+            for info in archive.infolist():
+                member = info.filename.removesuffix(".npy")
+                array = _read(archive, info)
+                name, mark, dtype = member.rpartition(MARK)
+                narrow = mark and dtype.startswith(_NOT_NUMPYS)  # other names may hold the mark: "input:0"
+                found[name if narrow else member] = array.view(dtype_named(dtype)) if narrow else array
+    except OSError:
+        raise
+    except _DAMAGED as error:
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
     return found
+
+
+def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray[Any, Any]:
+    """One array, for which memory is taken only once the file is known to hold as much."""
+    from numpy.lib import format
+
+    readers = {(1, 0): format.read_array_header_1_0, (2, 0): format.read_array_header_2_0}
+    with archive.open(info) as member:
+        version = format.read_magic(member)
+        if version not in readers:
+            raise ValueError(f"'{info.filename}' is of the .npy format {version}, which plain arrays are not")
+        shape, _, dtype = readers[version](member)
+        needed, held = math.prod(shape) * dtype.itemsize, info.file_size - member.tell()
+        if dtype.hasobject or needed != held:
+            raise ValueError(f"'{info.filename}' says {list(shape)} of {dtype}, {needed:,} bytes, and holds {held:,}")
+    with archive.open(info) as member:
+        found: np.ndarray[Any, Any] = format.read_array(member, allow_pickle=False)
+        return found
 
 
 def dtype_named(name: str) -> np.dtype[Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot import arrays
+from aot.runtime.files import damaged, json_of
 from aot.runtime.kernels import read_kernels
 from aot.store import Entry
 
@@ -163,7 +163,10 @@ class Ranges(Record):
     observed: Record | None = None
 
     def _read(self) -> dict[str, Any]:
-        data: dict[str, Any] = json.loads((self.path / "ranges.json").read_text())
+        file = self.path / "ranges.json"
+        data = json_of(file)
+        if not isinstance(data, dict) or not all(_is_range(found) for found in data.values()):
+            raise damaged(file, "it does not hold a range for each tensor")
         return data
 
     def amax(self) -> dict[str, float]:
@@ -215,12 +218,42 @@ class References(Record):
         return float(self.facts.get("moved", 0.0))
 
     def cases(self, first: Sequence[str] = ()) -> Iterator[Case]:
-        """The cases, read one at a time; those named in `first` before the others, in its order."""
+        """The cases, read one at a time; those named in `first` before the others, in its order.
+
+        Raises ArtifactError where they are damaged.
+        """
         place = {name: number for number, name in enumerate(first)}
-        cases = json.loads((self.path / "cases.json").read_text())
+        file = self.path / "cases.json"
+        cases = json_of(file)
+        if not isinstance(cases, list) or not all(_is_case(case) for case in cases):
+            raise damaged(file, "it does not list cases with a name, a kind and sizes")
         for case in sorted(cases, key=lambda case: place.get(case["name"], len(place))):
-            given, made = (arrays.load(self.path / f"{case['name']}.{end}.npz") for end in ("in", "out"))
+            given, made = (_arrays(self.path / f"{case['name']}.{end}.npz") for end in ("in", "out"))
             yield Case(case["name"], case["kind"], case["sizes"], given, made)
+
+
+def _is_range(found: Any) -> bool:
+    return isinstance(found, dict) and all(
+        isinstance(found.get(name, 0.0), int | float) for name in ("amax", "low", "high")
+    )
+
+
+def _is_case(case: Any) -> bool:
+    """Whether it has what a case needs, and its name is that of files in the same folder."""
+    return (
+        isinstance(case, dict)
+        and all(isinstance(case.get(text), str) for text in ("name", "kind"))
+        and not {"/", "\\", "\0"} & set(case["name"])
+        and isinstance(case.get("sizes"), dict)
+        and all(type(size) is int for size in case["sizes"].values())
+    )
+
+
+def _arrays(path: Path) -> Arrays:
+    try:
+        return arrays.load(path)
+    except (OSError, ValueError) as error:
+        raise damaged(path, error) from error
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from aot.errors import ArtifactError, UsageError
 from aot.runtime import untar
+from aot.runtime.untar import CLASHES as CLASHES
 from aot.store import Store, sha256
 
 MANIFEST = "manifest.json"
@@ -71,6 +72,26 @@ def manifest_digest(data: Mapping[str, Any]) -> str:
     number cannot pass."""
     content = {name: value for name, value in data.items() if name != "digest"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def json_of(path: Path) -> Any:
+    """What a JSON file holds that is a part of an artifact or of a store's entry.
+
+    Raises ArtifactError for one that is missing, larger than `MOST`, or not JSON.
+    """
+    try:
+        if path.stat().st_size > MOST:
+            raise ArtifactError(f"a part has more than {MOST:,} bytes", where=str(path), fix=COPY)
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise ArtifactError(f"a part cannot be read: {error.strerror}", where=str(path), fix=COPY) from error
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, why: object) -> ArtifactError:
+    """The error for a part whose content is not what its name says."""
+    return ArtifactError(f"a part is damaged: {' '.join(str(why).split())}", where=str(path), fix=REBUILD)
 
 
 def check(folder: Path, name: str, size: int, digest: str, shown: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from aot.errors import PluginError
 from aot.plugins.sizes import evaluate
+from aot.runtime.files import damaged, json_of
 
 LAUNCHED = ".kernels"
 """Ends the name of what lies beside a plan: the kernels that it does not hold itself."""
@@ -65,9 +65,12 @@ class Compiled:
 
 
 def read_kernels(path: Path) -> dict[str, tuple[Compiled, ...]]:
-    """Node name -> its kernels, one for each way to run it, of a file such as `kernels.json`. Raises PluginError for
-    damaged code."""
-    made = [
-        (group["nodes"], tuple(map(Compiled.from_json, group["kernels"]))) for group in json.loads(path.read_text())
-    ]
-    return {node: kernels for nodes, kernels in made for node in nodes}
+    """Node name -> its kernels, one for each way to run it, of a file such as `kernels.json`.
+
+    Raises ArtifactError for a file that does not hold kernels, PluginError for damaged code.
+    """
+    try:
+        made = [(group["nodes"], tuple(map(Compiled.from_json, group["kernels"]))) for group in json_of(path)]
+        return {node: kernels for nodes, kernels in made for node in nodes}
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise damaged(path, f"it does not hold kernels: {error}") from error

@@ -26,7 +26,7 @@ from aot.profile import as_json
 from aot.records import TIMING, Engine, Record, Report
 from aot.report.search import sentences
 from aot.run import Run, StageTime
-from aot.runtime.files import SCHEMA
+from aot.runtime.files import SCHEMA, json_of
 from aot.runtime.kernels import LAUNCHED
 from aot.stages.verify import rejudge
 from aot.store import FACTS, digest
@@ -298,11 +298,7 @@ def _contents(
 def report_detail(report: Report, target: str | None) -> dict[str, Any]:
     """A report in full: from its store entry, or from beside the engine in an artifact."""
     own = report.path / "report.json"
-    if own.is_file():
-        data = json.loads(own.read_text())
-    else:
-        data = json.loads((report.path / f"{target}.json").read_text())["report"]
-    return dict(data)
+    return dict(json_of(own) if own.is_file() else json_of(report.path / f"{target}.json")["report"])
 
 
 def _part(record: Record, facts: Mapping[str, Any] | None = None) -> RecordPart:
@@ -313,7 +309,7 @@ def _layers(prepared: Prepared) -> dict[str, Any] | None:
     """The errors by layer that the search for nodes to keep wide began with; None where there was none."""
     if prepared.search is None:
         return None
-    found: dict[str, Any] = json.loads((prepared.search.path / "layers.json").read_text())
+    found: dict[str, Any] = json_of(prepared.search.path / "layers.json")
     return found
 
 

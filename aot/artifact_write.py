@@ -1,26 +1,24 @@
 """Writing an artifact so that no half-made one can ever be taken for whole.
 
-Everything is written to a hidden sibling, `.NAME.aot.PID-TIME.new`, and swapped in by renames. What a
-killed run leaves behind is swept by the next one, once the process whose number it carries is gone.
+Everything is written to a hidden sibling, `.NAME.aot.CLAIM.new`, and changes places with what is there in one step.
+What a killed run leaves behind is swept by the next one (see `aot/locks.py`).
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import re
-import shutil
 import tarfile
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aot import folders, locks
 from aot.artifact import FilePart, Manifest
 from aot.errors import ArtifactError, UsageError
 from aot.runtime.files import MANIFEST, manifest_digest
@@ -121,8 +119,8 @@ def _stored(output: Path) -> tuple[Any, Mapping[str, int]]:
         return None, {}
 
 
-def write(output: Path, contents: Contents, store: Store) -> None:
-    """Write the artifact, replacing the one that is there.
+def write(output: Path, contents: Contents, store: Store) -> bool:
+    """Write the artifact, replacing the one that is there; False where another build has written it meanwhile.
 
     Raises ArtifactError when the disk refuses; the previous artifact is then still in place.
     """
@@ -130,6 +128,8 @@ def write(output: Path, contents: Contents, store: Store) -> None:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with store.lock(f"output-{digest(str(output.absolute()))}"), sibling(output) as new:
+            if is_current(output, contents.manifest.identity):
+                return False
             new.mkdir()
             _fill(new, contents)
             if output.suffix == ".tar":
@@ -142,11 +142,12 @@ def write(output: Path, contents: Contents, store: Store) -> None:
                 swap(new, output)
     except OSError as error:
         raise unwritable(output, error) from error
+    return True
 
 
 def unwritable(output: Path, error: OSError) -> ArtifactError:
     """The error for an output that the disk refuses; space is spoken of only where space is what lacks."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    full = error.errno in locks.FULL
     place = f"give another place with -o, in a folder where you may write{'' if full else ', e.g. -o ' + output.name}"
     return ArtifactError(
         f"the artifact cannot be written: {error.strerror or error}",
@@ -198,52 +199,36 @@ def add(tar: tarfile.TarFile, folder: Path, names: Iterable[str]) -> None:
 
 
 def swap(new: Path, output: Path) -> None:
-    """Put the folder `new` in the place of `output`, by renames; where the disk refuses, `output` is as it was."""
+    """Put the folder `new` in the place of `output`; where the disk refuses, `output` is as it was."""
     old = new.with_suffix(".old")
-    if output.exists():
-        os.rename(output, old)
-    try:
-        os.rename(new, output)
-    except OSError:
-        if old.exists():
-            os.rename(old, output)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+    folders.put(new, output, old)
+    folders.remove(old)
 
 
 @contextmanager
 def sibling(output: Path) -> Iterator[Path]:
     """A free hidden name beside the output, and nothing of it left at the end."""
     sweep(output)
-    new = output.with_name(f".{output.name}.{os.getpid()}-{time.time_ns()}.new")
+    claim = locks.Claim(output.parent, f".{output.name}.")
+    new = claim.path.with_name(f"{claim.path.name}.new")
     try:
         yield new
     finally:
-        shutil.rmtree(new, ignore_errors=True)
+        folders.remove(new)
         new.with_suffix(".tarnew").unlink(missing_ok=True)
+        claim.release()
 
 
 def sweep(output: Path) -> None:
     """Remove what killed runs left beside `output`; an old artifact whose replacement never arrived goes back."""
-    pattern = re.compile(rf"\.{re.escape(output.name)}\.(\d+)-\d+\.(new|old|tarnew)")
-    for path in sorted(output.parent.glob(f".{output.name}.*")):
-        match = pattern.fullmatch(path.name)
-        if match is None or alive(int(match[1])):
-            continue
-        if match[2] == "old" and not output.exists():
-            os.rename(path, output)
-        elif path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process of that number runs on this machine."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    pattern = re.compile(rf"(\.{re.escape(output.name)}\.[0-9a-f-]+)\.(new|old|tarnew|lock)")
+    found: dict[str, list[Path]] = {}
+    for path in sorted(output.parent.iterdir()):
+        if match := pattern.fullmatch(path.name):
+            found.setdefault(match[1], []).append(path)
+    for claimed in locks.abandoned(output.parent, set(found)):
+        for path in found[claimed.name]:
+            if path.suffix == ".old" and not output.exists():
+                os.rename(path, output)
+            else:
+                folders.remove(path)

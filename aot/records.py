@@ -38,7 +38,11 @@ class Record:
 
     @property
     def path(self) -> Path:
-        """The folder that holds the files."""
+        """The folder that holds the files; those of an earlier build are held against their digests first.
+
+        Raises StoreError where what is damaged cannot be made again.
+        """
+        self.entry.ensure()
         return self.entry.path
 
     @property

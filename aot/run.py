@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from aot import toolchain
 from aot.progress import Progress
 from aot.records import Record
-from aot.store import Store, digest
+from aot.store import Entry, Store, digest
 
 R = TypeVar("R", bound=Record)
 
@@ -64,6 +65,7 @@ class Run:
         if not again:
             self.progress.stage(shown, detail)
         entry = self.store.fetch(name, key, make, fresh=self.fresh and not again)
+        entry = replace(entry, ensure=partial(self._ensure, entry, make, shown))
         if self.done is not None:
             self.done.add(key)
         if again and entry.cached:
@@ -71,6 +73,13 @@ class Run:
         self.times.append(StageTime(shown, entry.seconds, entry.cached))
         self.progress.finished(shown, entry.seconds, entry.cached, detail)
         return kind(entry)
+
+    def _ensure(self, entry: Entry, make: Callable[[Path], Mapping[str, Any]], shown: str) -> None:
+        """Before the files of an entry are read: where they are not what was written, make them again, in its place."""
+        if not self.store.sound(entry):
+            self.progress.warn(f"what the store had of {shown} was damaged ({entry.path}); it is made again")
+            self.store.condemn(entry)
+            self.store.fetch(entry.stage, entry.key, make)
 
     def holds(
         self, name: str, *, config: Mapping[str, Any], inputs: Sequence[Record | str], tools: Sequence[str] = ()

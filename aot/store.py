@@ -2,29 +2,36 @@
 
 Layout, under one root (`$XDG_CACHE_HOME/aot` by default):
 
-    STAGE/KEY/            a finished entry; `entry.json` holds its facts and the size of every file
-    tmp/                  work in progress; renamed into place when whole, swept when its owner is gone
-    locks/                one lock a key, so that concurrent builds of the same thing do the work once
+    STAGE/KEY/            a finished entry; `entry.json` holds its facts, and the size and digest of every file
+    KIND/NAME.json        a small named record: what a declaration read, the ops of a graph
+    tmp/                  work in progress, renamed into place when whole; what killed processes left is swept by `gc`
+    locks/KEY.lock        held while the entry is made: concurrent builds of the same thing do the work once
+    locks/KEY.use         shared by those who use the entry: `gc` leaves it alone
 
-Killed at any instant, an entry is either whole or not there.
+Killed at any instant, an entry is either whole or not there. That takes no lock: without them (a file system that has
+none) work may be done twice, and the result is the same. When an entry was last used is the time of its `entry.json`.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-import shutil
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aot import folders, locks
 from aot.errors import StoreError
 
 FACTS = "entry.json"
+TMP, LOCKS, MADE, IN_USE = "tmp", "locks", ".lock", ".use"
+_SEAL = len('{"sha256":"",') + 64
 
 
 def digest(value: object) -> str:
@@ -46,9 +53,29 @@ def default_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or platformdirs.user_cache_path()) / "aot"
 
 
+def sealed(data: Mapping[str, Any]) -> bytes:
+    """A mapping, not an empty one, as JSON that begins with the digest of the rest of it."""
+    rest = json.dumps(data).removeprefix("{").encode()
+    return f'{{"sha256":"{hashlib.sha256(rest).hexdigest()}",'.encode() + rest
+
+
+def unsealed(content: bytes) -> dict[str, Any]:
+    """What was sealed. Raises ValueError where a byte of it is not as it was."""
+    rest = content[_SEAL:]
+    if content[:_SEAL] != f'{{"sha256":"{hashlib.sha256(rest).hexdigest()}",'.encode():
+        raise ValueError("the content is not what was written")
+    data = json.loads(b"{" + rest)
+    assert isinstance(data, dict)
+    return data
+
+
 @dataclass(frozen=True)
 class Entry:
-    """A finished result: its key, its folder, its facts, and whether this run found it ready-made."""
+    """A finished result: its key, its folder, its facts, and whether this run found it ready-made.
+
+    files: {bytes, sha256} of each, by its path in the folder. ensure: called before they are read, it makes sure that
+    they are as they were written.
+    """
 
     stage: str
     key: str
@@ -56,6 +83,45 @@ class Entry:
     facts: Mapping[str, Any] = field(compare=False)
     cached: bool = field(default=True, compare=False)
     seconds: float = field(default=0.0, compare=False)
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False, repr=False)
+    ensure: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)
+
+
+class Workspace:
+    """A folder of our own under `tmp/`, on the store's disk; gone with `close`, unless renamed away before.
+
+    Closed by itself when nobody refers to it any more; when the process is killed, `gc` removes what it held.
+    """
+
+    def __init__(self, root: Path) -> None:
+        tmp = root / TMP
+        tmp.mkdir(parents=True, exist_ok=True)
+        claim = locks.Claim(tmp)
+        self.path = claim.path
+        self.close = weakref.finalize(self, _close, claim, os.getpid())
+        try:
+            self.path.mkdir()
+        except OSError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _close(claim: locks.Claim, owner: int) -> None:
+    if os.getpid() == owner:  # not what a fork inherited
+        folders.remove(claim.path)
+        folders.remove(aside_of(claim.path))
+        claim.release()
+
+
+def aside_of(work: Path) -> Path:
+    """The name, under the claim of a workspace, for what makes way for it."""
+    return work.with_name(f"{work.name}.old")
 
 
 class Store:
@@ -63,24 +129,79 @@ class Store:
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or default_root()
+        self._pins: dict[str, locks.Lock] | None = None
+        self._sound: set[str] = set()
 
     def home(self, stage: str, key: str) -> Path:
         """Where the entry is, or would be."""
         return self.root / stage / key
 
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """While the block runs, what it gets from the store stays there, whatever `aot cache gc` is asked to remove."""
+        if self._pins is not None:
+            yield
+            return
+        self._pins = {}
+        try:
+            yield
+        finally:
+            pins, self._pins = self._pins, None
+            for pin in pins.values():
+                pin.release()
+
+    def _pin(self, key: str) -> None:
+        """Before the entry is looked for: once it is seen, nobody may take it away."""
+        if self._pins is None or key in self._pins:
+            return
+        with suppress(OSError):  # without locks, what was used lately stays
+            self._locks().mkdir(parents=True, exist_ok=True)
+            pin = locks.lock(self._locks() / f"{key}{IN_USE}", shared=True)
+            assert pin is not None
+            self._pins[key] = pin
+
     def get(self, stage: str, key: str) -> Entry | None:
-        """The entry if it is there and whole, else None."""
+        """The entry if it is there and whole, else None: the files have the sizes that they had, see `sound`."""
+        self._pin(key)
+        entry = self.look(stage, key)
+        if entry is not None:
+            with suppress(OSError):  # a store that cannot be written can be read all the same
+                os.utime(entry.path / FACTS)
+        return entry
+
+    def look(self, stage: str, key: str) -> Entry | None:
+        """The same, and it does not count as use."""
         home = self.home(stage, key)
         try:
-            record = json.loads((home / FACTS).read_text())
-            whole = all((home / name).stat().st_size == size for name, size in record["files"].items())
+            record = unsealed((home / FACTS).read_bytes())
+            files: Mapping[str, Any] = record["files"]
+            if any((home / name).stat().st_size != file["bytes"] for name, file in files.items()):
+                return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
-        if not whole:
-            return None
-        with suppress(OSError):  # a store that cannot be written can be read all the same
-            os.utime(home / FACTS)  # `aot cache gc` goes by it
-        return Entry(stage, key, home, record["facts"])
+        return Entry(stage, key, home, record["facts"], files=files)
+
+    def sound(self, entry: Entry) -> bool:
+        """Whether every file of it is what was written, by its digest; each entry is read once in a process."""
+        if entry.key not in self._sound:
+            try:
+                same = all(sha256(entry.path / name) == file["sha256"] for name, file in entry.files.items())
+            except OSError:
+                same = False
+            if not same:
+                return False
+            self._sound.add(entry.key)
+        return True
+
+    def condemn(self, entry: Entry) -> None:
+        """Let a damaged entry count as missing: the next one to ask for it makes it again. Raises StoreError."""
+        try:
+            with self.lock(entry.key):
+                found = self.look(entry.stage, entry.key)  # someone else may have made it again meanwhile
+                if found is not None and not self.sound(found):
+                    (entry.path / FACTS).unlink(missing_ok=True)
+        except OSError as error:
+            raise self.refused(error) from error
 
     def fetch(self, stage: str, key: str, make: Callable[[Path], Mapping[str, Any]], *, fresh: bool = False) -> Entry:
         """Return the entry for `key`; where it is missing, `make(folder)` writes it and returns its facts.
@@ -97,76 +218,88 @@ class Store:
                 found = None if fresh else self.get(stage, key)
                 if found:
                     return found
-                facts = self._make(stage, key, make)
+                made = self._make(stage, key, make, fresh)
         except OSError as error:
-            raise self._refused(error) from error
-        return Entry(stage, key, self.home(stage, key), facts, cached=False, seconds=time.perf_counter() - started)
+            raise self.refused(error) from error
+        return Entry(**{**vars(made), "cached": False, "seconds": time.perf_counter() - started})
 
-    def _make(self, stage: str, key: str, make: Callable[[Path], Mapping[str, Any]]) -> Mapping[str, Any]:
+    def _make(self, stage: str, key: str, make: Callable[[Path], Mapping[str, Any]], fresh: bool) -> Entry:
+        self._pin(key)
         home = self.home(stage, key)
         home.parent.mkdir(parents=True, exist_ok=True)
         with self.workspace() as work:
             facts = dict(make(work))
-            files = {str(p.relative_to(work)): p.stat().st_size for p in sorted(work.rglob("*")) if p.is_file()}
-            (work / FACTS).write_text(json.dumps({"facts": facts, "files": files}, indent=1))
-            if home.exists():  # damaged, or being replaced: out of the way first, for a rename needs a free name
-                self._discard(home)
-            os.rename(work, home)
-        return facts
+            files = {
+                str(path.relative_to(work)): {"bytes": path.stat().st_size, "sha256": sha256(path)}
+                for path in sorted(work.rglob("*"))
+                if path.is_file() and not path.name.startswith(".nfs")  # deleted while open: gone when it is closed
+            }
+            (work / FACTS).write_bytes(sealed({"facts": facts, "files": files}))
+            found = None if fresh else self.look(stage, key)
+            if found is not None:  # made by others who could not lock either, and they may be using it
+                return found
+            folders.put(work, home, aside_of(work))
+        self._sound.add(key)
+        return Entry(stage, key, home, facts, files=files)
 
-    @contextmanager
-    def workspace(self) -> Iterator[Path]:
-        """A folder of our own under tmp/, on the store's disk, gone at the end unless renamed away.
-
-        Its name carries our pid, so that `sweep` knows whose it is.
-        """
-        work = self.root / "tmp" / f"{os.getpid()}-{time.time_ns()}"
-        work.mkdir(parents=True)
-        try:
-            yield work
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-
-    def _discard(self, home: Path) -> None:
-        """Move a folder out of sight in one step, then delete it."""
-        doomed = self.root / "tmp" / f"{os.getpid()}-{time.time_ns()}"
-        doomed.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(home, doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+    def workspace(self) -> Workspace:
+        """A folder for work in progress, on the store's disk. Raises OSError where the disk refuses."""
+        return Workspace(self.root)
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Hold the lock of that name, across processes. Raises OSError where the disk refuses."""
-        import filelock
+        """Hold the lock of that name, across processes; where none can be had, the block runs all the same.
 
-        path = self.root / "locks" / f"{name}.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(str(path)):
+        So it must do no harm when it runs twice at once, but for work that is done twice.
+        """
+        held = None
+        with suppress(OSError):
+            self._locks().mkdir(parents=True, exist_ok=True)
+            held = locks.lock(self._locks() / f"{name}{MADE}")
+        try:
             yield
+        finally:
+            if held is not None:
+                held.release()
+
+    def _locks(self) -> Path:
+        return self.root / LOCKS
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Write a small file of the store in one step. Raises OSError, and the file is then as it was."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self.workspace() as work:
+            (work / "new").write_bytes(content)
+            os.replace(work / "new", path)
 
     def remember(self, kind: str, name: str, data: Mapping[str, Any]) -> None:
         """Write a small named record (not input-addressed), atomically."""
-        path = self.root / kind / f"{name}.json"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f".{name}.{os.getpid()}.partial")
-            partial.write_text(json.dumps(data))
-            os.replace(partial, path)
+            self.write(self.root / kind / f"{name}.json", sealed(data))
         except OSError as error:
-            raise self._refused(error) from error
+            raise self.refused(error) from error
 
     def recall(self, kind: str, name: str) -> dict[str, Any] | None:
-        """The named record, or None where there is none that can be read."""
+        """The named record, or None where there is none that is as it was written."""
+        path = self.root / kind / f"{name}.json"
         try:
-            data = json.loads((self.root / kind / f"{name}.json").read_text())
+            data = unsealed(path.read_bytes())
         except (OSError, ValueError):
             return None
-        return data if isinstance(data, dict) else None
+        with suppress(OSError):
+            os.utime(path)
+        return data
 
-    def _refused(self, error: OSError) -> StoreError:
-        reason = error.strerror or str(error)
+    def refused(self, error: OSError) -> StoreError:
+        """The error for a disk that refuses."""
+        if error.errno in locks.FULL:
+            fix = "free some space (aot cache gc --max-size 10G), or set XDG_CACHE_HOME to a folder on another disk"
+        elif error.errno == errno.EXDEV:
+            fix = "let all folders of the store lie on one file system"
+        else:
+            fix = "set XDG_CACHE_HOME to a folder that can be written"
         return StoreError(
-            f"the store cannot be written: {reason}",
+            f"the store cannot be written: {error.strerror or error}",
             where=str(error.filename or self.root),
-            fix="free some space or set XDG_CACHE_HOME to a folder that can be written; nothing finished was lost",
+            fix=f"{fix}; nothing finished was lost",
         )

@@ -246,22 +246,25 @@ def test_a_full_disk_keeps_the_previous_artifact(
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
 
-DEAD = 2**22 + 12345  # above the largest process number of Linux
-
-
 def test_leftovers_of_killed_runs_are_swept_and_those_of_living_ones_are_not(shop: Workshop, tmp_path: Path) -> None:
-    gone, ours = tmp_path / f".tiny.aot.{DEAD}-1.new", tmp_path / f".tiny.aot.{os.getpid()}-1.new"
-    for folder in (gone, ours):
+    output = tmp_path / "tiny.aot"
+    gone, foreign = tmp_path / f".tiny.aot.{'0' * 16}.new", tmp_path / ".tiny.aot.notes"
+    for folder in (gone, foreign):
         folder.mkdir()
-    build(shop, tmp_path / "tiny.aot")
+    with artifact_write.sibling(output) as ours:
+        ours.mkdir()
+        build(shop, output)
+        assert ours.exists()
     assert not gone.exists()
-    assert ours.exists()
+    assert foreign.exists()
+    assert {path.name for path in tmp_path.iterdir()} >= {"tiny.aot", ".tiny.aot.notes"}
+    assert [path.name for path in tmp_path.glob(".tiny.aot.*")] == [".tiny.aot.notes"]
 
 
 def test_an_artifact_moved_aside_by_a_killed_run_goes_back(shop: Workshop, tmp_path: Path) -> None:
     output = tmp_path / "tiny.aot"
     build(shop, output)
-    os.rename(output, tmp_path / f".tiny.aot.{DEAD}-1.old")
+    os.rename(output, tmp_path / f".tiny.aot.{'0' * 16}.old")
     artifact_write.sweep(output)
     assert artifact.load(str(output)).spec == SPEC
 

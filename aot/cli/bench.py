@@ -93,8 +93,9 @@ def command(
     )
     if html is not None:
         _check(html, things)
-    with reporter() as progress:
-        found = bench(options, Run(Store(), progress))
+    store = Store()
+    with reporter() as progress, store.using():
+        found = bench(options, Run(store, progress))
     click.echo(json.dumps(found) if as_json else text(found))
     if html is not None:
         _write(html, found)

@@ -99,7 +99,7 @@ def command(
     from aot.config import Request, parse
     from aot.pipeline import build
     from aot.store import Store
-    from aot.store_admin import in_use
+    from aot.store_admin import keep_limit, size_limit
 
     given = {
         "model": model,
@@ -125,9 +125,11 @@ def command(
         check_output(request.output)
     else:
         check_place(Path("NAME.aot"))  # named after the model, in this folder
-    store = Store()
-    with reporter() as progress, in_use(store):
-        result = build(request, store, progress)
+    store, limit = Store(), size_limit()
+    with reporter() as progress:
+        with store.using():
+            result = build(request, store, progress)
+        keep_limit(store, limit, progress)
     summary = dict(result.summary)
     summary["warnings"] = list(dict.fromkeys([*progress.warnings, *summary["warnings"]]))
     if as_json:

@@ -49,49 +49,55 @@ def list_(as_json: bool) -> int:
 
 @command.command("gc")
 @click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Remove what was not used since.")
-@click.option("--max-size", type=click.FloatRange(min=0), metavar="GB", help="Remove the longest unused above this.")
+@click.option(
+    "--max-size",
+    metavar="SIZE",
+    help="Remove the longest unused above this: 10G, 500M; a number alone counts GB.",
+)
 @_options.json_option
-def gc(older_than: float | None, max_size: float | None, as_json: bool) -> int:
+def gc(older_than: float | None, max_size: str | None, as_json: bool) -> int:
     """Remove leftovers of killed builds, damaged entries, and what --older-than or --max-size asks for.
 
-    While a build is running, finished entries stay: any of them may be in use.
+    What a running build or a loaded artifact uses stays. With AOT_CACHE_LIMIT=SIZE in the environment, every build
+    ends with --max-size SIZE.
 
     \b
     Example:
-      aot cache gc --max-size 20
+      aot cache gc --max-size 20G
     """
     from aot.store import Store
-    from aot.store_admin import collect_garbage
+    from aot.store_admin import bytes_of, collect_garbage
 
-    limit = None if max_size is None else int(max_size * 1e9)
+    limit = None if max_size is None else bytes_of(max_size, f"--max-size {max_size}")
     found = collect_garbage(Store(), older_than_days=older_than, max_bytes=limit)
     if as_json:
         click.echo(json.dumps(found.to_json()))
         return 0
     click.echo(f"removed {found.removed} entries and {found.swept} leftovers, {size_of(found.bytes)}")
-    if found.kept_for:
-        click.echo(f"{found.kept_for} builds are running, so finished entries were kept; run it again afterwards")
+    if found.in_use:
+        click.echo(f"{found.in_use} entries are in use and were kept; run it again afterwards")
     return 0
 
 
 @command.command("verify")
 @_options.json_option
 def verify(as_json: bool) -> int:
-    """Check that every entry is whole; exit 1 where one is not. `gc` removes those, and a build makes them again.
+    """Read everything, and hold it against its digests; exit 1 where something is damaged.
+
+    What is damaged no build takes up any more: `gc` removes it, and a build makes it again.
 
     \b
     Example:
       aot cache verify
     """
     from aot.store import Store
-    from aot.store_admin import entries
+    from aot.store_admin import damage
 
-    found = list(entries(Store()))
-    damaged = [entry for entry in found if not entry.whole]
+    checked, damaged = damage(Store())
     if as_json:
-        click.echo(json.dumps({"entries": len(found), "damaged": [entry.to_json() for entry in damaged]}))
+        click.echo(json.dumps({"checked": checked, "damaged": [str(path) for path in damaged]}))
     else:
-        click.echo(f"{len(found)} entries, {len(damaged)} damaged")
-        for entry in damaged:
-            click.echo(f"  {entry.path}")
+        click.echo(f"{checked} checked, {len(damaged)} damaged")
+        for path in damaged:
+            click.echo(f"  {path}")
     return 1 if damaged else 0

@@ -69,8 +69,9 @@ def command(
         )
     rows = []
     reasons: list[str] = []
-    with reporter() as progress:
-        run = Run(Store(), progress)
+    store = Store()
+    with reporter() as progress, store.using():
+        run = Run(store, progress)
         first, second = open_two(reference, other, _options.dims(dims), run)
         with first.open() as one, second.open() as two:
             for name, inputs, padding in cases_for(first, second):

@@ -55,7 +55,6 @@ def command(
     from aot.explain import explain
     from aot.explain.text import describe
     from aot.store import Store
-    from aot.store_admin import in_use
 
     given = {
         "model": model,
@@ -70,7 +69,7 @@ def command(
         "fresh": fresh,
     }
     store = Store()
-    with reporter() as progress, in_use(store):
+    with reporter() as progress, store.using():
         found = explain(parse(Request, given, "the command line"), store, progress)
     if as_json:
         click.echo(json.dumps({**found.to_json(), "warnings": list(dict.fromkeys(progress.warnings))}))

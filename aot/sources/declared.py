@@ -8,9 +8,7 @@ Three phases are kept apart: making the model decides the export, `calibration()
 from __future__ import annotations
 
 import inspect
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,13 +20,13 @@ from aot.config import Precision, Request
 from aot.content import plugin_digest
 from aot.declaration import ModelSpec
 from aot.decorator import Declaration
-from aot.errors import CalibrationError, DeclarationError, StoreError
+from aot.errors import CalibrationError, DeclarationError
 from aot.plugins.replacing import NOTHING, Replacing
 from aot.run import Run, StageTime
 from aot.source import Runner, Source
 from aot.sources import loading
 from aot.sources.dims import narrowed
-from aot.store import digest
+from aot.store import Workspace, digest
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +52,7 @@ class Declared(Source):
         self._name = digest([str(self._place), str(self._place.folder), sys.prefix])
         self._declaration: Declaration[Any] | None = None
         self._built: torch.nn.Module | None = None
-        self._spool: tempfile.TemporaryDirectory[str] | None = None
+        self._spool: Workspace | None = None
         found = run.store.recall("sources", self._name) or {}
         self._known: list[dict[str, Any]] = found.get("records", [])
         self._record = self._recalled(request.fresh) or self._look()
@@ -180,22 +178,19 @@ class Declared(Source):
     def _take_data(self) -> dict[str, Any]:
         """Run `calibration()` once, under watch, into a temporary folder; return what was read and the digest."""
         self._run.progress.stage("load", "calibration data")
-        root = self._run.store.root / "tmp"
-        root.mkdir(parents=True, exist_ok=True)
-        self._spool = tempfile.TemporaryDirectory(prefix=f"{os.getpid()}-", dir=root)
+        try:
+            self._spool = self._run.store.workspace()
+        except OSError as error:
+            raise self._run.store.refused(error) from error
         self._load()
         contents = []
         with self._watch() as seen:
             for index, batch in enumerate(self._generated()):
                 contents.append(batches.digest_of(batch))
                 try:
-                    arrays.save(Path(self._spool.name) / f"{index:05d}.npz", batch)
+                    arrays.save(self._spool.path / f"{index:05d}.npz", batch)
                 except OSError as error:
-                    raise StoreError(
-                        f"the calibration data cannot be kept: {error.strerror}",
-                        where=self._spool.name,
-                        fix="free some space or set XDG_CACHE_HOME to a folder that can be written",
-                    ) from error
+                    raise self._run.store.refused(error) from error
         return {"key": digest(contents), "read": seen.record(), "count": len(contents)}
 
     def _generated(self) -> Iterator[Arrays]:
@@ -232,7 +227,7 @@ class Declared(Source):
             return None
         if self._spool is None:
             return self._generated()
-        return (arrays.load(path) for path in sorted(Path(self._spool.name).glob("*.npz")))
+        return (arrays.load(path) for path in sorted(self._spool.path.glob("*.npz")))
 
     def score(self, run: Runner) -> float | None:
         """Raises DeclarationError for a metric that fails or returns no number."""

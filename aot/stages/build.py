@@ -58,12 +58,12 @@ def build_engine(
     form = Form("kernel", sites) if sites else form_for(backend.name, backend.version(), target, plan.precision)
     # Kernels are launched by the nodes that attention becomes; the operator may be made of attention in functions.
     early, late = (form, Form()) if sites else (Form(), form)
-    job = Job(final.model, spec, plan.precision, plan.profiles, target, plan.engine)
     # Kernels are timed on one GPU under one driver, and the engine holds what was best there.
     timed = {"gpu": machine.gpu.name, "driver": machine.driver} if backend.name == "tensorrt" and machine.gpu else None
 
     def make(folder: Path) -> Mapping[str, Any]:
         file = folder / f"{target}{backend.suffix}"
+        job = Job(final.model, spec, plan.precision, plan.profiles, target, plan.engine)
         if through_onnx:
             caches = TimingCaches(run.store) if plan.engine.timing_cache else None
             with (

@@ -76,7 +76,7 @@ def package(
     times = [*run.times]
     summary = summarize(prepared, plan, built, reasons, times)
     if not current:
-        write(target, _contents(run, prepared, plan, built, summary, identity), run.store)
+        current = not write(target, _contents(run, prepared, plan, built, summary, identity), run.store)
 
     seconds = time.perf_counter() - started
     run.times.append(StageTime("package", seconds, current))

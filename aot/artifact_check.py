@@ -271,7 +271,7 @@ class _Manifest(_Inner):
     replaced: list[_Place] = []
     candidates: list[_Candidate] = []
     engines: list[_Built]
-    history: list[_Half]
+    history: Annotated[list[_Half], Field(min_length=1)]
 
 
 def check_inner(data: Mapping[str, Any]) -> None:

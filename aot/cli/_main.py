@@ -26,6 +26,7 @@ COMMANDS = {
     "optimize": "Write an ONNX file with fewer nodes and equal results.",
     "quantize": "Write an ONNX file with Q/DQ, or in FP16 or BF16, calibrated on your data.",
     "run": "Run an artifact on given or random inputs.",
+    "serve": "Serve an artifact over HTTP and gRPC, by the Open Inference Protocol.",
     "diff": "Compare any two of model, ONNX file and artifact.",
     "bench": "Time an artifact beside eager, torch.compile and onnxruntime.",
     "profile": "Show where the time of a run goes, by layer, module and source line.",

@@ -1,0 +1,13 @@
+"""The Open Inference Protocol (KServe v2) over HTTP and gRPC, on top of `aot.load`: docs/serve.md says how it is used.
+
+__main__.py         `python -m aot.serving ARTIFACT`, without click; options.py: what `aot serve` takes, too
+server.py           from start to graceful stop: load, warm up, ready, drain
+model.py            what is served, as the protocol describes it; joining.py: which requests may be computed together
+
+http.py, grpc.py    the two front ends: from bytes to a request, and from outputs to bytes
+wire.py             tensors as they travel; refusals.py: what is answered to what cannot be, by status
+protocol/           the gRPC messages, generated
+
+scheduler.py        the bounded queue, batches across clients, and the lanes that compute them
+metrics.py, log.py  what Prometheus reads, and what people read
+"""

@@ -1,0 +1,1 @@
+"""The messages of gRPC: inference.proto, and what protoc makes of it."""

@@ -66,7 +66,9 @@ def read(name: str, into: Path | None = None) -> Contents:
     files, kept = dict[str, FilePart](), dict[str, bytes]()
     try:
         for member in members(Path(name), name):
-            files[member.name], kept[member.name] = _read(member, into, f"{name}/{member.name}")
+            files[member.name], held = _read(member, into, f"{name}/{member.name}")
+            if member.name in LARGEST:
+                kept[member.name] = held
     except untar.DAMAGED as error:
         raise ArtifactError(f"not a readable tar: {error}", where=name, fix=COPY) from error
     except OSError as error:

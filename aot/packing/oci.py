@@ -32,6 +32,7 @@ from aot.packing.layout import CONFIG, IMAGE, INDEX, LAYOUT, MODEL, holds_one_mo
 from aot.packing.output import replacing
 from aot.packing.tar import SIGNATURE, names
 from aot.runtime.files import MANIFEST
+from aot.runtime.manifest import GRAPH
 from aot.store import sha256
 
 IMAGE_INDEX = "application/vnd.oci.image.index.v1+json"
@@ -76,7 +77,7 @@ def write(artifact: Path, to: Path, *, overwrite: bool = False) -> list[Path]:
         blobs.mkdir(parents=True)
         manifest = read_manifest(artifact)
         layers = [_layer(blobs, artifact, part, files) for part, files in _parts(names(artifact))]
-        config = _blob(blobs, CONFIG, _config(manifest, layers))
+        config = _document(blobs, CONFIG, _config(manifest, layers))
         image = {
             "schemaVersion": 2,
             "mediaType": IMAGE,
@@ -85,7 +86,7 @@ def write(artifact: Path, to: Path, *, overwrite: bool = False) -> list[Path]:
             "layers": layers,
             "annotations": _annotations(manifest),
         }
-        named = {**_blob(blobs, IMAGE, image), "annotations": {"org.opencontainers.image.ref.name": TAG}}
+        named = {**_document(blobs, IMAGE, image), "annotations": {"org.opencontainers.image.ref.name": TAG}}
         index = {"schemaVersion": 2, "mediaType": IMAGE_INDEX, "manifests": [{**named, "artifactType": MODEL}]}
         (new / INDEX).write_bytes(canonical(index))
         (new / LAYOUT).write_bytes(canonical({"imageLayoutVersion": "1.0.0"}))
@@ -115,41 +116,43 @@ def _layer(blobs: Path, artifact: Path, part: str, files: Sequence[str]) -> dict
         add(tar, artifact, files)
     kind, _, which = part.partition("/")
     path = which if kind in ("graph", "kernels") else part
-    found = {**_descriptor(written, media_type(part)), "annotations": {FILEPATH: path}}
-    written.rename(blobs / found["digest"].removeprefix("sha256:"))
-    return found
+    return {**_blob(written, media_type(part)), "annotations": {FILEPATH: path}}
 
 
-def _blob(blobs: Path, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+def _document(blobs: Path, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """Write JSON as a blob; return its descriptor."""
-    written = blobs / "json"
+    written = blobs / "document"
     written.write_bytes(canonical(data))
-    found = _descriptor(written, kind)
-    written.rename(blobs / found["digest"].removeprefix("sha256:"))
-    return found
+    return _blob(written, kind)
 
 
-def _descriptor(blob: Path, kind: str) -> dict[str, Any]:
-    return {"mediaType": kind, "digest": f"sha256:{sha256(blob)}", "size": blob.stat().st_size}
+def _blob(written: Path, kind: str) -> dict[str, Any]:
+    """Give a file the name of its digest; return its descriptor."""
+    digest, size = sha256(written), written.stat().st_size
+    written.rename(written.with_name(digest))
+    return {"mediaType": kind, "digest": f"sha256:{digest}", "size": size}
 
 
 def _config(manifest: Manifest, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the model is, in the specification's words. Uncompressed, a layer's digest is that of its content."""
-    low, compute = manifest.plan["precision"], manifest.plan["recipe"].get("compute")
-    precisions = [DTYPES[name] for name in dict.fromkeys((compute, low)) if name in DTYPES]
+    low, compute = manifest.plan["precision"], manifest.plan["recipe"]["compute"]
+    described = {
+        "format": _format(manifest),
+        "precision": ",".join(DTYPES[name] for name in dict.fromkeys((compute, low)) if name in DTYPES),
+    }
+    if low not in ("fp32", "fp16", "bf16"):
+        described["quantization"] = low
     return {
         "descriptor": {"name": manifest.name, "createdAt": manifest.history[-1].created},
-        "config": {
-            "format": "tensorrt" if any(_is_plan(part.engine.facts) for part in manifest.engines) else "onnx",
-            "precision": ",".join(precisions),
-            **({"quantization": low} if low not in ("fp32", "fp16", "bf16") else {}),
-        },
+        "config": described,
         "modelfs": {"type": "layers", "diffIds": [layer["digest"] for layer in layers]},
     }
 
 
-def _is_plan(facts: Mapping[str, Any]) -> bool:
-    return bool(facts["backend"] != "onnxruntime")
+def _format(manifest: Manifest) -> str:
+    if any(part.engine.facts["backend"] != "onnxruntime" for part in manifest.engines):
+        return "tensorrt"
+    return "onnx" if GRAPH in manifest.files else "pt2"
 
 
 def _annotations(manifest: Manifest) -> dict[str, str]:

@@ -12,7 +12,8 @@
                     kernels/, ranges/, checked/ and search/
     engines/TARGET.plan     TARGET.json beside it: the engine's facts and its report; with TensorRT, TARGET.timing:
                             the timing cache as `trtexec --timingCacheFile` reads it, and TARGET.kernels: the kernels
-                            that it launches from Python, where it does not hold them itself
+                            that it launches from Python, where it does not hold them itself; TARGET.tactics: its layers
+                            and their tactics; weights.safetensors: what stripped plans take when they are loaded
     report.json, report.html
 
 This file reads; `artifact_write.py` writes.
@@ -32,8 +33,21 @@ from aot.choice import Choice
 from aot.declaration import ModelSpec
 from aot.errors import AotError, ArtifactError
 from aot.plan import Plan
-from aot.records import KERNELS, Engine, Kernels, Program, QuantizedGraph, Ranges, Record, References, Repair, Report
+from aot.records import (
+    KERNELS,
+    Engine,
+    Kernels,
+    Program,
+    QuantizedGraph,
+    Ranges,
+    Record,
+    References,
+    Repair,
+    Report,
+    StrippedWeights,
+)
 from aot.runtime.files import MANIFEST, REBUILD, check, manifest_data, unpacked
+from aot.runtime.refit import WEIGHTS
 from aot.store import Entry
 
 
@@ -187,7 +201,7 @@ def prepared_of(folder: Path, manifest: Manifest, shown: str) -> Prepared:
             choice=None if manifest.choice is None else Choice.from_json(manifest.choice),
             candidates=tuple(_half(spec, other, manifest, folder, part) for other, part in others),
             engines=tuple(
-                (_record(Engine, part.engine, folder / "engines"), _record(Report, part.report, folder / "engines"))
+                (_engine(part.engine, folder / "engines"), _record(Report, part.report, folder / "engines"))
                 for part in manifest.engines
             ),
         )
@@ -218,6 +232,12 @@ def _half(spec: ModelSpec, plan: Plan, manifest: Manifest, root: Path, other: Ca
         kernels=tuple(_record(Kernels, part, folder / "kernels" / part.facts["target"]) for part in kernels),
         history=tuple(manifest.history),
     )
+
+
+def _engine(part: RecordPart, folder: Path) -> Engine:
+    engine = _record(Engine, part, folder)
+    held = StrippedWeights(Entry("strip", part.key, folder, {}))
+    return replace(engine, weighed=held) if "stripped" in part.facts else engine
 
 
 def _record(kind: type[R], part: RecordPart, path: Path) -> R:
@@ -255,6 +275,8 @@ def _needed(manifest: Manifest) -> Iterator[str]:
     for part in manifest.engines:
         yield f"engines/{part.engine.facts['file']}"
         yield f"engines/{part.engine.facts['target']}.json"
+        if "stripped" in part.engine.facts:
+            yield f"engines/{WEIGHTS}"
     for prefix, kernels in (
         ("", manifest.kernels),
         *((f"candidates/{one.plan['precision']}/", one.kernels) for one in manifest.candidates),

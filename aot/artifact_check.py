@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from aot.config import Hardware
+
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -109,6 +111,10 @@ class _InEngine(_Launched):
     needs_python: bool
 
 
+class _Stripped(_Inner):
+    weights: int
+
+
 class _EngineFacts(_Inner):
     target: str
     backend: str
@@ -117,6 +123,9 @@ class _EngineFacts(_Inner):
     bytes: int
     sha256: Digest
     kernels: list[_InEngine] = []
+    stripped: _Stripped | None = None
+    version_compatible: Literal["with", "without"] | None = None
+    hardware_compatible: Hardware | None = None
 
 
 class _Left(_Inner):

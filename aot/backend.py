@@ -30,7 +30,10 @@ Launching = Literal["python", "ahead"]
 
 @dataclass(frozen=True)
 class Job:
-    """Everything one engine is built from. graph: the final ONNX file; target: `sm89`, ... or `cpu`."""
+    """Everything one engine is built from. graph: the final ONNX file; target: `sm89`, ... or `cpu`.
+
+    leaving: the weights that a stripped plan leaves out, by name.
+    """
 
     graph: Path
     spec: ModelSpec
@@ -38,6 +41,7 @@ class Job:
     profiles: Sequence[Profile]
     target: str
     options: EngineOptions
+    leaving: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -167,15 +171,24 @@ class Backend(ABC):
 
     @abstractmethod
     def build(self, job: Job, plan: Path, caches: TimingCaches | None, progress: Progress) -> Mapping[str, Any]:
-        """Write the engine to `plan`; return facts: origin (GPU and driver, or None), timing_cache (used, saved)."""
+        """Write the engine to `plan`; return facts: origin (GPU and driver, or None), timing_cache (used, saved).
+
+        Beside it lie TIMING, the timing cache, and TACTICS, where the builder's machine can load it.
+        """
 
     @abstractmethod
-    def can_run(self, target: str, machine: Machine) -> str | None:
-        """None where an engine for `target` runs on this machine; else the reason why not, one clause."""
+    def can_run(self, target: str, machine: Machine, hardware: str | None = None) -> str | None:
+        """None where an engine for `target` runs on this machine; else the reason why not, one clause.
+
+        hardware: its level of hardware compatibility.
+        """
 
     @abstractmethod
-    def open(self, plan: Path, spec: ModelSpec, profiles: Sequence[Profile]) -> Session:
-        """Load an engine. Raises EngineError for one of another GPU or version, naming both."""
+    def open(self, plan: Path, spec: ModelSpec, profiles: Sequence[Profile], weights: Path | None = None) -> Session:
+        """Load an engine. weights: the file that a stripped one takes its weights from.
+
+        Raises EngineError for one of another GPU or version, naming both.
+        """
 
 
 def get(name: str) -> Backend:

@@ -14,6 +14,7 @@ from aot.errors import ProfileError, UsageError
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
 Route = Literal["onnx", "torch-tensorrt"]
 AUTO_PRECISION: Literal["auto"] = "auto"
+Hardware = Literal["ampere_plus", "same_compute_capability"]
 Quantizable = Literal["MatMul", "Gemm", "Conv", "ConvTranspose"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8", "fp8", "int4")
 QUANTIZED: tuple[Precision, ...] = ("int8", "fp8", "int4")
@@ -129,12 +130,20 @@ class EngineOptions(Settings):
     optimization_level: 0 (builds fastest) to 5 (searches longest). workspace_mib: the limit of scratch memory,
     None for the vendor's default. timing_cache: use and keep the timings of earlier builds on this machine.
     tf32: let FP32 matrix work round its inputs to TF32's 10 bits, which is faster; off, FP32 means FP32.
+    strip: leave the weights out of the plan; they lie beside it and are put in when it is loaded (docs/slim.md).
+    version_compatible: the plan runs on later TensorRT too, kernels that need the full library left out. lean_runtime:
+    such a plan holds the small library that runs it; without, a process loads one of the version that built it.
+    hardware_compatible: which other GPUs the plan runs on (`aot/offers.py`).
     """
 
     optimization_level: int = Field(default=3, ge=0, le=5)
     workspace_mib: int | None = Field(default=None, gt=0)
     timing_cache: bool = True
     tf32: bool = False
+    strip: bool = False
+    version_compatible: bool = False
+    lean_runtime: bool = True
+    hardware_compatible: Hardware | None = None
 
 
 class Verify(Settings):
@@ -181,7 +190,11 @@ class ProfileFile(Settings):
 
 
 class Request(Settings):
-    """One call of `aot build`, as the user gave it. search: look for nodes to keep wide where the budget is missed."""
+    """One call of `aot build`, as the user gave it. search: look for nodes to keep wide where the budget is missed.
+
+    engine: options that hold in the place of the profile file's. lock: where the lock is written besides the artifact,
+    or read. locked: rebuild what the lock says, or fail.
+    """
 
     model: str
     precision: Precision | Literal["auto"] | None = None
@@ -195,9 +208,12 @@ class Request(Settings):
     search: bool = True
     surgery: Surgery = Surgery()
     patterns: Patterns = Patterns()
+    engine: dict[str, Any] = {}
     until: Literal["graph"] | None = None
     output: Path | None = None
     fresh: bool = False
+    lock: Path | None = None
+    locked: bool = False
     workers: int = Field(default=1, ge=1)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
-from aot import content, routes, toolchain
+from aot import content, offers, routes, toolchain
 from aot.config import (
     PRECISIONS,
     ROUTES,
@@ -146,6 +146,7 @@ def choose(request: Request, project: Path) -> Choices:
     )
     named = request.targets or read.file.targets
     meant = () if targets else _meant(request.backend or read.file.backend, named, toolchain.machine())
+    offers.check(read.file.engine, read.precision, backend, request.route or "onnx")
     return replace(read, backend=backend, targets=targets, meant=meant)
 
 
@@ -173,7 +174,9 @@ def settings(request: Request, project: Path) -> Choices:
         routes.check_model(request.model, precision)
         routes.check_patterns(request.patterns.plugins)
     path = content.find("profiles", request.profile, project)
-    return Choices(recipe, precision, load(ProfileFile, path), path, None, (), project)
+    file = load(ProfileFile, path)
+    file = file.model_copy(update={"engine": offers.engine_options(file.engine, request)})
+    return Choices(recipe, precision, file, path, None, (), project)
 
 
 def decide(request: Request, choices: Choices, spec: ModelSpec) -> Plan:
@@ -251,12 +254,14 @@ def decide_finish(request: Request, prepared: Prepared) -> Plan:
             where=request.model,
             fix="run this command on the machine with the GPU, or build for another one here: --target sm89",
         )
+    engine = offers.engine_options(file.engine if given else plan.engine, request)
+    offers.check(engine, plan.precision, backend, plan.route)
     return replace(
         plan,
         profiles=profiles,
         backend=backend,
         targets=targets,
-        engine=file.engine if given else plan.engine,
+        engine=engine,
         budget=budget,
         verify=file.verify if given else plan.verify,
         project=project,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aot import arrays
 from aot.runtime.files import damaged, json_of
 from aot.runtime.kernels import read_kernels
+from aot.runtime.refit import WEIGHTS
 from aot.store import Entry
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ PROGRAM = "program.pt2"
 KERNELS = "kernels.json"
 TIMING = ".timing"
 """Ends the name of the timing cache that lies beside a plan; `runtime.kernels.LAUNCHED` that of its kernels."""
+TACTICS = ".tactics"
+"""Ends the name of the list of its layers and tactics."""
 
 
 @dataclass(frozen=True)
@@ -261,8 +264,34 @@ def _arrays(path: Path) -> Arrays:
 
 
 @dataclass(frozen=True)
+class StrippedWeights(Record):
+    """The weights that stripped plans leave out, `weights.safetensors`.
+
+    facts: names, bytes (of the file), rest (SHA-256 of the graph without their values, which is all that a stripped
+    plan depends on).
+    """
+
+    @property
+    def file(self) -> Path:
+        """The safetensors file."""
+        return self.path / WEIGHTS
+
+
+@dataclass(frozen=True)
 class Engine(Record):
-    """A serialized engine. facts: target, backend, version, file, bytes, sha256, origin (GPU, driver) or None."""
+    """A serialized engine. facts: target, backend, version, file, bytes, sha256, origin (GPU, driver) or None; of a
+    stripped one stripped ({weights: how many it takes}), of one for later TensorRT version_compatible (`with` or
+    `without` its lean runtime), of one for other GPUs hardware_compatible (the level).
+
+    weighed: what a stripped plan takes its weights from; it belongs to the model, not to the plan.
+    """
+
+    weighed: StrippedWeights | None = None
+
+    @property
+    def weights(self) -> Path | None:
+        """The file that a stripped plan takes its weights from; None of a plan that holds them."""
+        return None if self.weighed is None else self.weighed.file
 
     @property
     def plan(self) -> Path:

@@ -148,10 +148,11 @@ def of_artifact(name: str, engine: str | None) -> Runnable:
             break
         built = held[target]
         vendor = backend.get(str(built.facts["backend"]))
-        reason = vendor.can_run(target, machine)
+        reason = vendor.can_run(target, machine, built.facts.get("hardware_compatible"))
         if reason is None:
             label = f"engine {target} ({vendor.name} {built.facts['version']})"
-            return Runnable(name, label, spec, partial(vendor.open, built.plan, spec, prepared.plan.profiles), prepared)
+            opened = partial(vendor.open, built.plan, spec, prepared.plan.profiles, built.weights)
+            return Runnable(name, label, spec, opened, prepared)
         if engine is not None:
             raise TargetError(
                 f"the engine for {target} does not run here: {reason}",

@@ -57,10 +57,21 @@ def nodes_by_layer(trt: ModuleType, engine: Any) -> dict[str, tuple[str, ...]]:
 
     Empty for an engine whose builder was not asked for details: that of another tool.
     """
-    told = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
-    layers = json.loads(told, strict=False).get("Layers", [])  # it holds control characters as they are
     return {
         _PROFILE.sub("", layer["Name"]): tuple(dict.fromkeys(_NAMED.findall(layer.get("Metadata") or "")))
-        for layer in layers
-        if isinstance(layer, dict)
+        for layer in _layers(trt, engine)
     }
+
+
+def tactics(trt: ModuleType, engine: Any) -> list[dict[str, str]]:
+    """[{layer, tactic}] in the order in which they run; the tactic by its name, else by its number, else empty."""
+    return [
+        {"layer": str(layer["Name"]), "tactic": str(layer.get("TacticName") or layer.get("TacticValue") or "")}
+        for layer in _layers(trt, engine)
+    ]
+
+
+def _layers(trt: ModuleType, engine: Any) -> list[dict[str, Any]]:
+    told = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
+    layers = json.loads(told, strict=False).get("Layers", [])  # it holds control characters as they are
+    return [layer for layer in layers if isinstance(layer, dict)]

@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from aot import profile as shapes_of
 from aot import toolchain
 from aot.backend import Backend, Job, Session, Unsupported
-from aot.backends import _graph
+from aot.backends import _graph, _slim
 from aot.backends._build import make_monitor, supervised, useful
 from aot.backends._refusals import Said, reason, refusals
+from aot.config import EngineOptions
 from aot.declaration import ModelSpec
 from aot.errors import EngineError, GraphError, ProfileError
 from aot.profile import Profile
 from aot.progress import Progress
 from aot.records import TIMING
 from aot.runtime import plugin_v3, vendors
+from aot.runtime.fits import gpu_fits, meant_for
 from aot.runtime.log import last_lines, make_log
 from aot.toolchain import Machine
 
@@ -110,6 +112,7 @@ class Nvinfer(Backend):
         (config.set_flag if job.options.tf32 else config.clear_flag)(trt.BuilderFlag.TF32)
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # layer names, for `aot inspect`
         self.aim(trt, config, job.target)
+        _slim.configure(trt, network, config, job)
         for index, profile in enumerate(job.profiles):
             self._add_profile(builder, network, config, job.spec, profile, index)
 
@@ -134,7 +137,9 @@ class Nvinfer(Backend):
         saved = lease is not None and lease.save()
         if lease is not None:
             lease.write(plan.with_suffix(TIMING))
+        self.look(trt, log, plan, job.options)
         facts: dict[str, Any] = {
+            **_slim.facts(job),
             "origin": self.origin(),
             "builder_seconds": round(seconds, 3),
             "timing_cache": "does not apply",
@@ -142,6 +147,9 @@ class Nvinfer(Backend):
         if cache is not None:
             facts["timing_cache"] = {"used": lease is not None and lease.warm, "saved": saved}
         return facts
+
+    def look(self, trt: ModuleType, log: Any, plan: Path, options: EngineOptions) -> None:
+        """Write the tactics of the engine beside it, where this machine can load it."""
 
     def cache_name(self) -> str | None:
         """What a timing cache is kept under; None for a builder that times nothing."""
@@ -200,21 +208,21 @@ class Nvinfer(Backend):
             fix=_advice(text),
         )
 
-    def can_run(self, target: str, machine: Machine) -> str | None:
+    def can_run(self, target: str, machine: Machine, hardware: str | None = None) -> str | None:
         """See Backend.can_run."""
         if machine.gpu is None:
             return "no GPU on this machine"
         if self.version() is None:
             return f"{self.title} is not installed"
-        if machine.gpu.target != target:
-            return f"it is for {target} and this machine has {machine.gpu.target}"
+        if not gpu_fits(target, machine.gpu.target, hardware):
+            return f"it is for {meant_for(target, hardware)} and this machine has {machine.gpu.target}"
         return None
 
-    def open(self, plan: Path, spec: ModelSpec, profiles: Sequence[Profile]) -> Session:
+    def open(self, plan: Path, spec: ModelSpec, profiles: Sequence[Profile], weights: Path | None = None) -> Session:
         """See Backend.open."""
         from aot.backends._session import open_engine
 
-        return open_engine(self, plan, spec, profiles, toolchain.machine())
+        return open_engine(self, plan, spec, profiles, toolchain.machine(), weights)
 
 
 _ADVICE = (

@@ -16,8 +16,10 @@ from aot.declaration import ModelSpec
 from aot.errors import EngineError
 from aot.profile import Profile
 from aot.runtime import plugin_v3
+from aot.runtime.fits import gpu_fits, meant_for, version_fits
 from aot.runtime.kernels import LAUNCHED, read_kernels
 from aot.runtime.log import last_lines
+from aot.runtime.refit import refit
 from aot.store import FACTS
 from aot.toolchain import Machine
 from aot.torchless import torchless
@@ -30,9 +32,17 @@ if TYPE_CHECKING:
 
 
 def open_engine(
-    backend: Nvinfer, plan: Path, spec: ModelSpec, profiles: Sequence[Profile], machine: Machine
+    backend: Nvinfer,
+    plan: Path,
+    spec: ModelSpec,
+    profiles: Sequence[Profile],
+    machine: Machine,
+    weights: Path | None = None,
 ) -> EngineSession:
-    """Deserialize and load. Raises EngineError where the engine is for another GPU or version, naming both."""
+    """Deserialize and load, and put the weights into a stripped one.
+
+    Raises EngineError where the engine is for another GPU or version, naming both.
+    """
     facts = facts_beside(plan)
     foreign = mismatch(backend, facts, machine)
     if foreign:
@@ -41,7 +51,10 @@ def open_engine(
     beside = plan.with_suffix(LAUNCHED)
     if beside.is_file():
         plugin_v3.learn(read_kernels(beside))
-    engine = trt.Runtime(log).deserialize_cuda_engine(plan.read_bytes())
+    runtime = trt.Runtime(log)
+    if facts.get("version_compatible") == "with":
+        runtime.engine_host_code_allowed = True  # the lean runtime inside
+    engine = runtime.deserialize_cuda_engine(plan.read_bytes())
     if engine is None:
         plugin_v3.raise_kept()
         raise EngineError(
@@ -51,6 +64,8 @@ def open_engine(
             where=str(plan),
             fix="build it again on this machine: aot build",
         )
+    if weights is not None:
+        refit(trt, engine, log, weights)
     return EngineSession(trt, engine, spec, profiles)
 
 
@@ -73,9 +88,10 @@ def mismatch(backend: Nvinfer, facts: Mapping[str, Any], machine: Machine) -> st
     if machine.gpu is None:
         return f"no GPU on this machine to run the engine for {facts.get('target', 'a GPU')}"
     target, version, here = facts.get("target"), facts.get("version"), backend.version()
-    if target is not None and target != machine.gpu.target:
-        return f"the engine is for {target}, and this machine has {_here(machine)}"
-    if version is not None and version != here:
+    hardware, compatible = facts.get("hardware_compatible"), facts.get("version_compatible")
+    if target is not None and not gpu_fits(target, machine.gpu.target, hardware):
+        return f"the engine is for {meant_for(target, hardware)}, and this machine has {_here(machine)}"
+    if version is not None and (here is None or not version_fits(version, here, compatible)):
         return f"the engine was built by {backend.title} {version}, and {here or 'none'} is installed"
     return None
 

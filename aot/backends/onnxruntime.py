@@ -94,13 +94,13 @@ class OnnxRuntime(Backend):
         onnx.save(onnx.load(str(job.graph)), str(plan))
         return {"origin": None, "timing_cache": "does not apply"}
 
-    def can_run(self, target: str, machine: Machine) -> str | None:
+    def can_run(self, target: str, machine: Machine, hardware: str | None = None) -> str | None:
         """See Backend.can_run."""
         if target != TARGET:
             return f"onnxruntime runs on {TARGET}, not on {target}"
         return None if self.version() else "onnxruntime is not installed"
 
-    def open(self, plan: Path, spec: ModelSpec, profiles: Sequence[Profile]) -> Session:
+    def open(self, plan: Path, spec: ModelSpec, profiles: Sequence[Profile], weights: Path | None = None) -> Session:
         """See Backend.open; any ONNX file will do. FP16 and BF16 are emulated: see `_emulate`."""
         return CpuSession(plan, *make_session(plan, optimize=True))
 

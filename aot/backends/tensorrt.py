@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from aot import toolchain
 from aot.backend import Launching
 from aot.backends import _plugin_v3
+from aot.backends._engine_layers import tactics
 from aot.backends._nvinfer import Nvinfer
-from aot.config import Precision
+from aot.config import EngineOptions, Precision
 from aot.errors import TargetError
+from aot.records import TACTICS
 from aot.runtime import plugin_v3, vendors
 from aot.targets import CPU, check_precision
 from aot.toolchain import Machine
@@ -101,6 +104,14 @@ class TensorRt(Nvinfer):
         """The GPU and driver whose kernels were timed."""
         machine = toolchain.machine()
         return {"gpu": machine.gpu.name, "driver": machine.driver or "unknown"} if machine.gpu else None
+
+    def look(self, trt: ModuleType, log: Any, plan: Path, options: EngineOptions) -> None:
+        """See Nvinfer.look: a builder is where the GPU is."""
+        runtime = trt.Runtime(log)
+        runtime.engine_host_code_allowed = options.version_compatible
+        engine = runtime.deserialize_cuda_engine(plan.read_bytes())
+        if engine is not None:  # else the comparison says why
+            plan.with_suffix(TACTICS).write_text(json.dumps(tactics(trt, engine), indent=1))
 
     def cache_name(self) -> str:
         """Timings hold for one TensorRT, GPU and driver."""

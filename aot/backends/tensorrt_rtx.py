@@ -61,11 +61,11 @@ class TensorRtRtx(Nvinfer):
                 f"TensorRT-RTX {self.version()} does not know {target}", fix="pip install -U tensorrt-rtx-cu13"
             )
 
-    def can_run(self, target: str, machine: Machine) -> str | None:
+    def can_run(self, target: str, machine: Machine, hardware: str | None = None) -> str | None:
         """See Backend.can_run."""
         if machine.gpu is not None and machine.gpu.target not in TARGETS:
             return f"TensorRT-RTX does not run on {machine.gpu.target}"
-        return super().can_run(target, machine)
+        return super().can_run(target, machine, hardware)
 
 
 BACKEND = TensorRtRtx()

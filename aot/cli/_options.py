@@ -111,6 +111,47 @@ def patterns(plugins: tuple[str, ...], none: bool) -> dict[str, Any]:
     return {"plugins": tuple(dict.fromkeys(plugins)), "measured": not none}
 
 
+def engine(strip: bool, version: bool, no_lean: bool, hardware: str | None) -> dict[str, Any]:
+    """The engine options of the command line, only those that are given.
+
+    Raises UsageError for --no-lean-runtime without the plan that it is said of.
+    """
+    if no_lean and not version:
+        raise UsageError("--no-lean-runtime is said of a version-compatible plan", fix="add --version-compatible")
+    given = {"strip": strip, "version_compatible": version}
+    found: dict[str, Any] = {name: True for name, value in given.items() if value}
+    if no_lean:
+        found["lean_runtime"] = False
+    return found | ({"hardware_compatible": hardware} if hardware else {})
+
+
+def engine_options(command: Any) -> Any:
+    """What `aot build` says of the form of an engine (see config.EngineOptions)."""
+    for option in (
+        click.option(
+            "--hardware-compatible",
+            type=Named("level", lambda: ("ampere_plus", "same_compute_capability")),
+            metavar="LEVEL",
+            help="A plan for other GPUs too: ampere_plus or same_compute_capability.",
+        ),
+        click.option("--no-lean-runtime", is_flag=True, help="Leave the library that runs such a plan out of it."),
+        click.option("--version-compatible", is_flag=True, help="A plan that later TensorRT runs too."),
+        click.option("--strip", is_flag=True, help="Weights beside the plan, put in when it is loaded."),
+    ):
+        command = option(command)
+    return command
+
+
+def lock_options(command: Any) -> Any:
+    """`--lock FILE` and `--locked` of `aot build` (see aot/lock.py)."""
+    for option in (
+        click.option("--locked", is_flag=True, help="Rebuild exactly what the lock says, or fail naming what changed."),
+        click.option("--lock", metavar="FILE", help="Write the lock there too; with --locked, read it there."),
+    ):
+        command = option(command)
+    return command
+
+
 # The options that several commands take, each said once.
 precision_option = click.option(
     "--precision",

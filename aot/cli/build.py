@@ -49,6 +49,8 @@ from aot.text import number, size_of, table, took
     metavar="graph",
     help="Stop before the engine: a prepared artifact, finished on another machine.",
 )
+@_options.engine_options
+@_options.lock_options
 @click.option("-o", "--output", metavar="PATH", help="NAME.aot, or NAME.tar for one file. Default: the model's name.")
 @click.option(
     "--workers",
@@ -75,6 +77,12 @@ def command(
     plugins: tuple[str, ...],
     no_plugins: bool,
     until: str | None,
+    strip: bool,
+    version_compatible: bool,
+    no_lean_runtime: bool,
+    hardware_compatible: str | None,
+    lock: str | None,
+    locked: bool,
     output: str | None,
     workers: int,
     fresh: bool,
@@ -114,7 +122,10 @@ def command(
         "dims": _options.dims(dims),
         "surgery": {"without": without, "verify": verify},
         "patterns": _options.patterns(plugins, no_plugins),
+        "engine": _options.engine(strip, version_compatible, no_lean_runtime, hardware_compatible),
         "until": until,
+        "lock": Path(lock) if lock else None,
+        "locked": locked,
         "output": Path(output) if output else None,
         "workers": workers,
         "fresh": fresh,

@@ -38,9 +38,16 @@ def _options(request: Request) -> Iterator[str]:
         yield from ("--plugin", plugin)
     if not request.patterns.measured:
         yield "--no-plugins"
+    for name, value in request.engine.items():
+        option = f"--{name.replace('_', '-')}"
+        yield from ("--no-lean-runtime",) if name == "lean_runtime" else (option,) if value is True else (option, value)
     if request.until is not None:
         yield from ("--until", request.until)
     if request.output is not None:
         yield from ("--output", str(request.output))
+    if request.lock is not None:
+        yield from ("--lock", str(request.lock))
+    if request.locked:
+        yield "--locked"
     if request.workers != 1:
         yield from ("--workers", str(request.workers))

@@ -9,6 +9,7 @@ from aot.errors import AotError, TargetError, UsageError, unknown
 from aot.runtime import manifest, onnxruntime, sessions, vendors
 from aot.runtime.cuda import Gpu
 from aot.runtime.executor import Executor
+from aot.runtime.fits import gpu_fits, meant_for, version_fits
 from aot.runtime.kernels import LAUNCHED
 from aot.runtime.manifest import Engine, Manifest
 from aot.runtime.session import Session
@@ -56,7 +57,7 @@ def load(
 def _with_engine(found: Manifest, engine: Engine, here: _Here, contexts: int, verify: bool) -> Session:
     beside = str(Path(engine.file).with_suffix(LAUNCHED))
     if verify:
-        found.check([engine.file, *([beside] if beside in found.files else [])])
+        found.check([engine.file, *([beside] if beside in found.files else []), *filter(None, [engine.weights])])
     executor: Executor
     if engine.backend == sessions.NAME:
         executor = onnxruntime.OnnxRuntime(found.path(engine.file), found)
@@ -117,13 +118,14 @@ class _Here:
             return None if sessions.version() else "onnxruntime is not installed"
         if engine.backend not in vendors.TITLES:
             return f"it is an engine of {engine.backend}, which this aot does not know"
-        title, installed = vendors.TITLES[engine.backend], vendors.version(engine.backend)
+        title = vendors.TITLES[engine.backend]
+        _, installed = vendors.runtime(engine.backend, lean=engine.compatible is not None)
         if isinstance(self.gpu, str):
             return self.gpu
-        if self.gpu.target != engine.target:
-            return f"it is for {engine.target}, and GPU {self._device} is a {self.gpu}"
+        if not gpu_fits(engine.target, self.gpu.target, engine.hardware):
+            return f"it is for {meant_for(engine.target, engine.hardware)}, and GPU {self._device} is a {self.gpu}"
         if installed is None:
             return f"{title} is not installed"
-        if installed != engine.version:
+        if not version_fits(engine.version, installed, engine.compatible):
             return f"it was built by {title} {engine.version}, and {installed} is installed"
         return None

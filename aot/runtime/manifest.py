@@ -16,6 +16,7 @@ from aot.profile import Profile
 from aot.runtime import files
 from aot.runtime.files import MANIFEST, REBUILD
 from aot.runtime.interchange import bits
+from aot.runtime.refit import WEIGHTS
 
 GRAPH = "graph/model.onnx"
 
@@ -34,12 +35,19 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine of the artifact. target: `sm90`, ... or `cpu`. version: of the vendor's library that built it."""
+    """One engine of the artifact. target: `sm90`, ... or `cpu`. version: of the vendor's library that built it.
+
+    hardware: its level of hardware compatibility, and compatible: whether it is version-compatible (see fits.py).
+    weights: the file by name that it takes its weights from, of a stripped one.
+    """
 
     target: str
     backend: str
     version: str
     file: str
+    hardware: str | None = None
+    compatible: str | None = None
+    weights: str | None = None
 
 
 @dataclass(frozen=True)
@@ -165,4 +173,12 @@ def _engine(facts: Mapping[str, Any]) -> Engine:
     name = str(facts["file"])
     if "/" in name or "\\" in name or name in ("", ".", ".."):
         raise ValueError(f"an engine's file is called {name!r}")
-    return Engine(str(facts["target"]), str(facts["backend"]), str(facts["version"]), f"engines/{name}")
+    return Engine(
+        target=str(facts["target"]),
+        backend=str(facts["backend"]),
+        version=str(facts["version"]),
+        file=f"engines/{name}",
+        hardware=facts.get("hardware_compatible"),
+        compatible=facts.get("version_compatible"),
+        weights=f"engines/{WEIGHTS}" if facts.get("stripped") is not None else None,
+    )

@@ -19,6 +19,7 @@ from aot.runtime.interchange import Array, bits
 from aot.runtime.kernels import LAUNCHED, read_kernels
 from aot.runtime.log import last_lines, make_log
 from aot.runtime.manifest import Engine, Manifest
+from aot.runtime.refit import refit
 
 Shape = tuple[int, ...]
 
@@ -51,7 +52,8 @@ class Plan:
         self.captures = True
         self._making = threading.Lock()
         self._title = vendors.TITLES[engine.backend]
-        trt = self.trt = vendors.module(engine.backend)
+        module, self._version = vendors.runtime(engine.backend, lean=engine.compatible is not None)
+        trt = self.trt = vendors.module(module)
         self._log = make_log(trt)
         if hasattr(trt, "init_libnvinfer_plugins"):
             trt.init_libnvinfer_plugins(self._log, "")
@@ -61,9 +63,15 @@ class Plan:
             plugin_v3.register(trt)
             plugin_v3.learn(read_kernels(manifest.path(beside)))
         self._runtime = trt.Runtime(self._log)
+        if engine.compatible == "with":
+            self._runtime.engine_host_code_allowed = True  # the lean runtime inside, whose digest was checked
         self._where = f"{manifest.shown}/{engine.file}"
         self._engine = self._deserialized(path, engine)
         self.size = path.stat().st_size
+        if engine.weights is not None:
+            weights = manifest.path(engine.weights)
+            refit(trt, self._engine, self._log, weights)
+            self.size += weights.stat().st_size
         self.scratch = int(self._engine.device_memory_size_v2)
         self.profiles = int(self._engine.num_optimization_profiles)
         self._check(manifest)
@@ -80,7 +88,7 @@ class Plan:
         if found is None:
             plugin_v3.raise_kept(here=True)
             raise EngineError(
-                f"{self._title} {vendors.version(engine.backend)} on {self.gpu} cannot load the engine, "
+                f"{self._title} {self._version} on {self.gpu} cannot load the engine, "
                 f"built by {engine.version} for {engine.target}: {self.said()}",
                 where=self._where,
                 fix="build it again on this machine: aot build",

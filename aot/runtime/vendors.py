@@ -10,9 +10,11 @@ from aot import toolchain
 from aot.errors import EngineError
 
 TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
+_LEAN = {"tensorrt": "tensorrt_lean"}
+"""The module that runs version-compatible engines where the whole library is not installed."""
 _DISTRIBUTIONS = {
-    "tensorrt": ("tensorrt", *(f"tensorrt-cu{cuda}{part}" for cuda in (13, 12) for part in ("", "-bindings"))),
-    "tensorrt_rtx": ("tensorrt-rtx-cu13", "tensorrt-rtx-cu12", "tensorrt-rtx"),
+    name: (name.replace("_", "-"), *(f"{name.replace('_', '-')}-cu{cuda}{part}" for cuda in (13, 12) for part in parts))
+    for name, parts in (("tensorrt", ("", "-bindings")), ("tensorrt_lean", ("", "-bindings")), ("tensorrt_rtx", ("",)))
 }
 
 
@@ -27,13 +29,21 @@ def version(name: str) -> str | None:
     return next((version for version in found if version), None)
 
 
+def runtime(name: str, *, lean: bool = False) -> tuple[str, str | None]:
+    """(module, installed version) that runs engines of one of the two. lean: they are version-compatible."""
+    other = _LEAN.get(name) if lean else None
+    if other is not None and version(name) is None and version(other) is not None:
+        return other, version(other)
+    return name, version(name)
+
+
 def module(name: str) -> ModuleType:
     """Its module. Raises EngineError where its libraries do not load."""
     try:
         return import_module(name)
     except (ImportError, OSError) as error:
         raise EngineError(
-            f"{TITLES[name]} does not load: {' '.join(str(error).split())}",
+            f"{TITLES.get(name, name)} does not load: {' '.join(str(error).split())}",
             where=f"import {name}",
             fix="aot doctor says what is missing",
         ) from error

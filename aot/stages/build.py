@@ -13,7 +13,7 @@ from aot import backend as backends
 from aot import content, routes, toolchain
 from aot.backend import Job
 from aot.declaration import ModelSpec
-from aot.errors import GraphError
+from aot.errors import GraphError, TargetError
 from aot.form import Form, form_for, formed
 from aot.plan import Plan
 from aot.plugins.expanding import expanded, launched
@@ -24,6 +24,7 @@ from aot.runtime.kernels import LAUNCHED
 from aot.stages.attention import formed_by, formed_in
 from aot.stages.kernels import custom_ops, functions_of
 from aot.stages.program import convert
+from aot.stages.weights import strip
 from aot.store import sha256
 from aot.timing_cache import TimingCaches
 
@@ -58,12 +59,20 @@ def build_engine(
     form = Form("kernel", sites) if sites else form_for(backend.name, backend.version(), target, plan.precision)
     # Kernels are launched by the nodes that attention becomes; the operator may be made of attention in functions.
     early, late = (form, Form()) if sites else (Form(), form)
+    if kernels is not None and plan.engine.hardware_compatible == "ampere_plus":
+        raise TargetError(
+            f"kernels of plugins are compiled for {target} alone, and a plan with them runs on no other GPU",
+            where="engine option hardware_compatible",
+            fix="--no-plugins, or leave --hardware-compatible away",
+        )
+    stripped = strip(run, final) if plan.engine.strip else None
+    leaving = () if stripped is None else tuple(stripped.facts["names"])
     # Kernels are timed on one GPU under one driver, and the engine holds what was best there.
     timed = {"gpu": machine.gpu.name, "driver": machine.driver} if backend.name == "tensorrt" and machine.gpu else None
 
     def make(folder: Path) -> Mapping[str, Any]:
         file = folder / f"{target}{backend.suffix}"
-        job = Job(final.model, spec, plan.precision, plan.profiles, target, plan.engine)
+        job = Job(final.model, spec, plan.precision, plan.profiles, target, plan.engine, leaving)
         if through_onnx:
             caches = TimingCaches(run.store) if plan.engine.timing_cache else None
             with (
@@ -95,7 +104,7 @@ def build_engine(
             **facts,
         }
 
-    return run.stage(
+    engine = run.stage(
         Engine,
         "build",
         make,
@@ -111,10 +120,15 @@ def build_engine(
             "plugins": plugins,
             "timed": timed,
         },
-        inputs=[final] if kernels is None else [final, kernels],
+        # A stripped plan depends on the graph without the values of its weights.
+        inputs=[
+            final if stripped is None else str(stripped.facts["rest"]),
+            *(() if kernels is None else (kernels,)),
+        ],
         tools=() if through_onnx else ("torch", routes.TORCH_TENSORRT),
         label=f"build {target}",
     )
+    return engine if stripped is None else replace(engine, weighed=stripped)
 
 
 def _plugins(run: Run, final: QuantizedGraph, plan: Plan, backend: str) -> dict[str, str]:

@@ -23,11 +23,12 @@ from aot.artifact import (
 from aot.artifact_write import Contents, is_accepted, is_current, write
 from aot.config import AUTO_PRECISION
 from aot.profile import as_json
-from aot.records import TIMING, Engine, Record, Report
+from aot.records import TACTICS, TIMING, Engine, Record, Report
 from aot.report.search import sentences
 from aot.run import Run, StageTime
 from aot.runtime.files import SCHEMA, json_of
 from aot.runtime.kernels import LAUNCHED
+from aot.runtime.refit import WEIGHTS
 from aot.stages.verify import rejudge
 from aot.store import FACTS, digest
 
@@ -237,9 +238,11 @@ def _contents(
     for engine, report in built:
         file = _engine_file(engine)
         copies[f"engines/{file}"] = engine.plan
-        for beside in map(engine.plan.with_suffix, (TIMING, LAUNCHED)):
+        for beside in map(engine.plan.with_suffix, (TIMING, LAUNCHED, TACTICS)):
             if beside.is_file():
                 copies[f"engines/{beside.name}"] = beside
+        if engine.weights is not None:
+            copies[f"engines/{WEIGHTS}"] = engine.weights
         facts = {**engine.facts, "file": file}
         details[engine.target] = report_detail(report, engine.target)
         texts[f"engines/{engine.target}.json"] = _text({"engine": facts, "report": details[engine.target]})

@@ -47,7 +47,7 @@ def time_engines(run: Run, engines: Mapping[str, Engine], spec: ModelSpec, plan:
         ms: dict[str, list[float]] = {name: [] for name in engines}
         with ExitStack() as stack:
             sessions = {
-                name: stack.enter_context(backend.open(engine.plan, spec, plan.profiles))
+                name: stack.enter_context(backend.open(engine.plan, spec, plan.profiles, engine.weights))
                 for name, engine in engines.items()
             }
             for index, at in enumerate(sizes):

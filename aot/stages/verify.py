@@ -171,7 +171,7 @@ def verify_engine(run: Run, engine: Engine, prepared: Prepared, plan: Plan, sour
     def make(folder: Path) -> Mapping[str, Any]:
         if reason is not None:
             return _unrun(folder, f"built, not run: {reason}")
-        with vendor.open(engine.plan, spec, plan.profiles) as session:
+        with vendor.open(engine.plan, spec, plan.profiles, engine.weights) as session:
             cases = _compare_cases(
                 session, prepared.references, spec.padding, plan.budget, run.progress, "engine", promised
             )
@@ -194,7 +194,8 @@ def verify_engine(run: Run, engine: Engine, prepared: Prepared, plan: Plan, sour
             "driver": machine.driver,
             "score": source.score_key() if source is not None and spec.has_metric and reason is None else None,
         },
-        inputs=[engine, prepared.references],
+        # Models with equal graphs share a stripped plan, and each has weights of its own.
+        inputs=[engine, prepared.references, *([prepared.final] if engine.weighed is not None else [])],
         tools=TOOLS,
         label=f"verify {engine.target}",
         detail="" if reason is None else f"built, not run: {reason}",

@@ -52,7 +52,7 @@ class Vendor:
         onnx.save(model, plan)
         return {"origin": None, "timing_cache": "does not apply"}
 
-    def open(self, _: Any, plan: Path, spec: Any, profiles: Any) -> Any:
+    def open(self, _: Any, plan: Path, spec: Any, profiles: Any, weights: Any = None) -> Any:
         vendor, precision = self, onnx.load(plan).doc_string
         session: Any = backends.get("onnxruntime").open(plan, spec, profiles)
 

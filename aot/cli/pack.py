@@ -16,7 +16,8 @@ FORMS = {
     "tar": ("FILE", "One .tar, as `aot build -o FILE` writes it."),
     "oci": ("DIR", "An OCI image layout of the model, for registries and clusters (CNCF ModelPack)."),
 }
-"""`aot.packing.FORM.write(artifact, to, overwrite=...)` returns the files that it wrote."""
+"""`aot.packing.FORM.write(artifact, to, overwrite=...)` returns the files that it wrote; where that module has one,
+`digest(to)` is what tells them from others."""
 
 
 def _form_options(command: Any) -> Any:
@@ -41,23 +42,31 @@ def command(artifact: str, force: bool, as_json: bool, **places: str | None) -> 
       aot pack minilm.aot --oci minilm-oci
       aot pack minilm.aot --tar minilm.tar --force
     """
+    from aot.artifact import read_manifest
     from aot.errors import UsageError
     from aot.packing.verify import check_whole
     from aot.runtime.files import unpacked
 
-    chosen = {form: Path(place) for form, place in places.items() if place is not None}
+    chosen = {form: Path(place) for form in FORMS if (place := places[form]) is not None}
     if not chosen:
         forms = ", ".join(f"--{name} {metavar}" for name, (metavar, _) in FORMS.items())
         raise UsageError("no form to pack it into", where="aot pack", fix=f"give at least one of {forms}")
     check_whole(artifact)
     folder = unpacked(artifact)
-    done = dict[str, Any]()
+    accepted = read_manifest(folder, shown=artifact).accepted
+    if not accepted:
+        click.echo(f"{artifact} is not accepted: it misses its accuracy budget (see report.html)", err=True)
+    done = dict[str, dict[str, Any]]()
     for form, to in chosen.items():
-        written = import_module(f"aot.packing.{form}").write(folder, to, overwrite=force)
+        module = import_module(f"aot.packing.{form}")
+        written = module.write(folder, to, overwrite=force)
         size = sum(path.stat().st_size for path in written)
         done[form] = {"path": str(to), "files": [str(path) for path in written], "bytes": size}
+        if hasattr(module, "digest"):
+            done[form]["digest"] = module.digest(to)
     if as_json:
-        click.echo(json.dumps({"artifact": artifact, **done}))
+        click.echo(json.dumps({"artifact": artifact, "accepted": accepted, "forms": done}))
         return 0
-    click.echo(table([(form, one["path"], size_of(one["bytes"])) for form, one in done.items()], indent=""))
+    rows = [(form, one["path"], size_of(one["bytes"]), one.get("digest", "")) for form, one in done.items()]
+    click.echo(table(rows, indent=""))
     return 0

@@ -93,6 +93,11 @@ def write(artifact: Path, to: Path, *, overwrite: bool = False) -> list[Path]:
     return sorted(path for path in to.rglob("*") if path.is_file())
 
 
+def digest(to: Path) -> str:
+    """Of the image's manifest, by which a registry knows it: `REGISTRY/NAME@sha256:...`."""
+    return str(json.loads((to / INDEX).read_bytes())["manifests"][0]["digest"])
+
+
 def canonical(data: Mapping[str, Any]) -> bytes:
     """JSON that depends on the data alone: ASCII, sorted keys, no spaces."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

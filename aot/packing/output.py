@@ -24,15 +24,16 @@ def replacing(to: Path, kind: str, ours: Callable[[Path], bool], *, overwrite: b
     where the disk refuses; `to` is then as it was.
     """
     check_place(to, kind, ours, overwrite=overwrite)
+    place = to.absolute()
     try:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        with Store().lock(f"output-{digest(str(to.absolute()))}"), sibling(to) as new:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with Store().lock(f"output-{digest(str(place))}"), sibling(place) as new:
             try:
                 yield new
                 if new.is_dir():
-                    swap(new, to)
+                    swap(new, place)
                 else:
-                    os.replace(new, to)
+                    os.replace(new, place)
             finally:
                 if new.is_file():
                     new.unlink()
@@ -47,6 +48,10 @@ def replacing(to: Path, kind: str, ours: Callable[[Path], bool], *, overwrite: b
 def check_place(to: Path, kind: str, ours: Callable[[Path], bool], *, overwrite: bool) -> None:
     """Raise UsageError where something is at `to` that must not be replaced; an empty folder may."""
     try:
+        if to.is_dir() and Path.cwd().is_relative_to(to.resolve()):
+            raise UsageError(
+                f"{kind} cannot take the place of the folder that you are in", where=str(to), fix="give another place"
+            )
         if not os.path.lexists(to) or (to.is_dir() and not to.is_symlink() and not any(to.iterdir())):
             return
         same = not to.is_symlink() and ours(to)

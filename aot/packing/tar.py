@@ -9,6 +9,7 @@ from aot.artifact import read_manifest
 from aot.artifact_write import add, in_order
 from aot.packing.output import replacing
 from aot.runtime.files import MANIFEST
+from aot.store import sha256
 
 SIGNATURE = "manifest.sig"
 """See signature.py. The manifest does not list it, since it is made from the manifest."""
@@ -25,6 +26,11 @@ def write(artifact: Path, to: Path, *, overwrite: bool = False) -> list[Path]:
     ):
         add(tar, artifact, in_order(names(artifact)))
     return [to]
+
+
+def digest(to: Path) -> str:
+    """Of the whole file."""
+    return f"sha256:{sha256(to)}"
 
 
 def names(artifact: Path) -> list[str]:

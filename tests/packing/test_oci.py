@@ -8,12 +8,9 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -188,28 +185,6 @@ def test_skopeo_reads_and_copies_it(layout: Path, tmp_path: Path) -> None:
     for copy in (f"oci:{tmp_path}/other", f"oci-archive:{tmp_path}/other.tar"):
         subprocess.run(["skopeo", "copy", "--quiet", f"oci:{layout}", copy], check=True)
     assert files(tmp_path / "other/blobs") == files(layout / "blobs")
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[str]:
-    """A registry of our own, on a free port of this machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    (tmp_path / "registry.yml").write_text(
-        f"version: 0.1\nlog: {{level: error}}\nhttp: {{addr: '{address}'}}\n"
-        f"storage: {{filesystem: {{rootdirectory: '{tmp_path}/registry'}}}}\n"
-    )
-    with subprocess.Popen(["docker-registry", "serve", str(tmp_path / "registry.yml")]) as process:
-        try:
-            for _ in range(100):
-                with socket.socket() as there:
-                    if there.connect_ex(("127.0.0.1", int(address.partition(":")[2]))) == 0:
-                        break
-                time.sleep(0.05)
-            yield address
-        finally:
-            process.kill()
 
 
 @needs_skopeo

@@ -22,16 +22,18 @@ This file reads; `artifact_write.py` writes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from aot import routes
+from aot import routes, toolchain
 from aot.choice import Choice
 from aot.declaration import ModelSpec
-from aot.errors import AotError, ArtifactError
+from aot.errors import AotError, ArtifactError, StoreError
+from aot.onnx_input.vetting import vet
 from aot.plan import Plan
 from aot.records import (
     KERNELS,
@@ -48,7 +50,8 @@ from aot.records import (
 )
 from aot.runtime.files import MANIFEST, REBUILD, check, manifest_data, unpacked
 from aot.runtime.refit import WEIGHTS
-from aot.store import Entry
+from aot.runtime.sessions import NAME
+from aot.store import Entry, Store, digest
 
 
 @dataclass(frozen=True)
@@ -181,11 +184,33 @@ def is_artifact(name: str) -> bool:
 
 
 def load(name: str) -> Prepared:
-    """Read an artifact, checking digests. Raises ArtifactError for a corrupt or foreign manifest."""
+    """Read an artifact, checking digests, and let parsers see its graphs in a process of their own first.
+
+    Raises ArtifactError for a corrupt or foreign manifest, GraphError for a graph at which a parser comes to its end.
+    """
     folder = unpacked(name)
     manifest = read_manifest(folder, shown=name)
     check_files(folder, manifest, shown=name)
+    _vet_graphs(folder, manifest)
     return prepared_of(folder, manifest, shown=name)
+
+
+def _vet_graphs(folder: Path, manifest: Manifest) -> None:
+    """See `onnx_input.vetting`; what was seen is remembered by the digests of the files that belong to a graph."""
+    versions = [toolchain.version(name) for name in ("onnx", NAME)]
+    store = Store()
+    for graph in (name for name in manifest.files if name.endswith(".onnx")):
+        beside = str(PurePosixPath(graph).parent)
+        files = [
+            (name, one.sha256) for name, one in manifest.files.items() if str(PurePosixPath(name).parent) == beside
+        ]
+        key = digest([graph, sorted(files), versions])
+        if store.recall("vetted", key) is None:
+            vet(folder / graph)
+            if versions[1] is not None:
+                vet(folder / graph, "open")
+            with suppress(StoreError):  # a store that cannot be written costs half a second each time
+                store.remember("vetted", key, {"graph": graph})
 
 
 def prepared_of(folder: Path, manifest: Manifest, shown: str) -> Prepared:

@@ -202,12 +202,15 @@ def left_behind(source: Path, target: Path) -> list[Path]:
 def weights_of(path: Path) -> set[Path]:
     """The files beside an ONNX file that hold its weights."""
     import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    from aot.onnx_input.reading import proto_of
+    from aot.onnx_input.vetting import vet
 
     path = Path(os.path.realpath(path))
     try:
-        graph = onnx.load(str(path), load_external_data=False).graph
-    except (OSError, DecodeError):
+        vet(path)
+        graph = proto_of(path).graph
+    except GraphError:
         return set()
     outside = (tensor for tensor in _tensors(graph) if tensor.data_location == onnx.TensorProto.EXTERNAL)
     named = {entry.value for tensor in outside for entry in tensor.external_data if entry.key == "location"}

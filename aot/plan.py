@@ -220,6 +220,12 @@ def decide_finish(request: Request, prepared: Prepared) -> Plan:
             where=request.model,
             fix=f"leave --route away, or build from the model with --route {request.route}",
         )
+    if plan.route != routes.ONNX and request.route is None:
+        raise UsageError(
+            "the artifact holds a program of torch's, and loading one may run code that is in it",
+            where=request.model,
+            fix=f"where you trust who built it: aot build {request.model} --route {plan.route}",
+        )
     if request.calibration is not None:
         raise UsageError(
             "the artifact is calibrated already",

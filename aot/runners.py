@@ -96,14 +96,12 @@ def taken(spec: ModelSpec) -> dict[str, Taken]:
 
 
 def taken_by(path: Path) -> dict[str, Taken]:
-    """The same of an ONNX file. Raises UsageError for a file that is not ONNX."""
-    import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    """The same of an ONNX file. Raises GraphError for a file that is not ONNX."""
+    from aot.onnx_input.reading import proto_of
+    from aot.onnx_input.vetting import vet
 
-    try:
-        graph = onnx.load(str(path), load_external_data=False).graph
-    except (DecodeError, OSError) as error:
-        raise UsageError("not a readable ONNX file", where=str(path), fix="export it again") from error
+    vet(path)
+    graph = proto_of(path).graph
     constants = {tensor.name for tensor in graph.initializer}
     return {value.name: _described(value) for value in graph.input if value.name not in constants}
 
@@ -177,9 +175,13 @@ def _of_onnx(name: str, spec: ModelSpec | None, dims: Mapping[str, Triple], run:
         spec = open_source(Request(model=name, dims=dict(dims)), run).spec
     elif not Path(name).is_file():
         raise UsageError(f"no such file: {name}", fix="check the path")
+    from aot.onnx_input.vetting import vet
+
+    given = taken_by(Path(name))
+    vet(Path(name), "open")
     cpu = backend.get("onnxruntime")
     label = f"ONNX (onnxruntime {cpu.version()}, cpu)"
-    return Runnable(name, label, spec, partial(cpu.open, Path(name), spec, ()), given=taken_by(Path(name)))
+    return Runnable(name, label, spec, partial(cpu.open, Path(name), spec, ()), given=given)
 
 
 def _of_model(name: str, dims: Mapping[str, Triple], run: Run) -> Runnable:

@@ -126,6 +126,9 @@ def test_a_model_without_a_translation_is_prepared_here_and_built_there(
     assert manifest["io"]["outputs"] == [{"name": "y", "dtype": "float32", "shape": ["batch", 3]}]
     with pytest.raises(UsageError, match="prepared for the route torch-tensorrt"):
         decide_finish(Request(model="bessel.aot", route="onnx"), loaded)
+    with pytest.raises(UsageError, match="loading one may run code") as untrusted:
+        decide_finish(Request(model="bessel.aot"), loaded)
+    assert "aot build bessel.aot --route torch-tensorrt" in str(untrusted.value.fix)
 
     machine()
     jobs: list[Any] = []
@@ -137,7 +140,7 @@ def test_a_model_without_a_translation_is_prepared_here_and_built_there(
 
     monkeypatch.setattr("aot.stages.build.convert", convert)
     monkeypatch.setattr(type(backend.get("tensorrt")), "can_run", lambda *_: "not in this test")
-    finished = build(Request(model="bessel.aot"), store, Silent())
+    finished = build(Request(model="bessel.aot", route=routes.TORCH_TENSORRT), store, Silent())
     [engine] = finished.summary["engines"]
     assert (engine["target"], engine["backend"], finished.summary["route"]) == ("sm90", "tensorrt", "torch-tensorrt")
     assert jobs[0].graph.name == "program.pt2"

@@ -190,7 +190,7 @@ def describe(summary: Mapping[str, Any]) -> str:
         lines += [
             "",
             f"  a prepared artifact; finish it on a machine with a GPU{'' if onnx else ' and torch-tensorrt'}:",
-            f"    aot build {summary['artifact']}",
+            f"    aot build {summary['artifact']}{'' if onnx else ' --route ' + summary['route']}",
         ]
         if onnx:
             named = " --precision fp16" if summary["precision"] == "auto" else ""

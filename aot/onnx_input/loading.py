@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aot.errors import GraphError
+from aot.onnx_input.reading import not_whole, proto_of
 
 if TYPE_CHECKING:
     import onnx
@@ -26,21 +26,13 @@ def load(path: Path, kept: Kept = lambda model: (), *, inline: bool = True) -> i
     do, from IR version 4 on, weights that are inputs, which a caller may replace. Raises GraphError for a file that
     is no whole or no valid ONNX model.
     """
-    import onnx
     import onnx_ir as ir
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-    from aot.onnx_input import validity
+    from aot.onnx_input.vetting import vet
 
+    vet(path)
+    proto = proto_of(path)
     try:
-        proto = onnx.load(str(path), load_external_data=False)
-        if not path.stat().st_size:
-            raise ValueError("the file is empty")
-        if not proto.graph.output:
-            raise ValueError("it has no outputs")
-        if not any(item.domain in ("", "ai.onnx") for item in proto.opset_import) and _standard_nodes(proto):
-            raise ValueError("it does not say which opset it was written in")
-        validity.check(proto, str(path))
         densify(proto.graph)
         model = ir.serde.deserialize_model(proto)
         ir.external_data.set_base_dir(model.graph, path.parent)
@@ -48,38 +40,12 @@ def load(path: Path, kept: Kept = lambda model: (), *, inline: bool = True) -> i
             if weight.const_value is not None and weight.const_value.dtype != ir.DataType.STRING:
                 weight.const_value.numpy()
         _tidy(model, kept, inline)
-    except DecodeError as error:
-        raise _undecodable(path) from error
-    except (OSError, ValueError, TypeError, KeyError, ir.serde.SerdeError, ir.passes.PassError) as error:
+    except (OSError, ValueError, TypeError, LookupError, ir.serde.SerdeError, ir.passes.PassError) as error:
         said: BaseException = error
         while isinstance(said, ir.serde.SerdeError) and said.__cause__ is not None:
             said = said.__cause__
-        if isinstance(said, OSError) and said.strerror:
-            said = ValueError(f"it cannot be read: {said.strerror}")
-        lines = [line.strip() for line in str(said).splitlines() if line.strip()]
-        raise GraphError(
-            f"not a whole ONNX model: {lines[0] if lines else type(error).__name__}",
-            where=str(path),
-            fix="export or copy it again, external data beside it",
-        ) from error
+        raise not_whole(path, said) from error
     return model
-
-
-def _undecodable(path: Path) -> GraphError:
-    """The error for bytes that are no protobuf."""
-    with path.open("rb") as file:
-        start = file.read(1024)
-    if start.startswith(b"version https://git-lfs"):
-        what, fix = "it is a pointer of Git LFS, not the file itself", "git lfs pull"
-    elif start.isascii() and not any(byte < 9 for byte in start):
-        what, fix = "it is text", "check the path, or export it again"
-    else:
-        what, fix = "it is cut off, damaged or of another format", "export or copy it again"
-    return GraphError(f"not a whole ONNX model: {what}", where=str(path), fix=fix)
-
-
-def _standard_nodes(proto: onnx.ModelProto) -> bool:
-    return any(node.domain in ("", "ai.onnx") for node in proto.graph.node)
 
 
 def densify(graph: onnx.GraphProto) -> None:
@@ -112,6 +78,8 @@ def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
 
     values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
     dense = np.zeros(tuple(sparse.dims), values.dtype)
+    if indices.size and indices.min() < 0:
+        raise ValueError(f"the sparse weight '{sparse.values.name}' has a negative index")
     if indices.ndim == 1:
         dense.reshape(-1)[indices] = values
     else:

@@ -13,13 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from aot.onnx_input._instead import Instead, given, unread
+from aot.onnx_input.validity import STANDARD
 from aot.passes._edit import array, attribute
 
 DOMAIN = "com.microsoft"
-
-
-STANDARD = frozenset({"SimplifiedLayerNormalization"})
-"""Ops of onnxruntime that its tools write into ONNX's own domain."""
 
 
 class Untaken(Exception):

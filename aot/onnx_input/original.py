@@ -25,7 +25,9 @@ def original(path: Path, spec: ModelSpec) -> Runner:
     FP64 inputs are fed from the spec's FP32, FP64 outputs come back as FP32. Raises GraphError where neither runs it.
     """
     from aot.backends.onnxruntime import OnnxRuntime
+    from aot.onnx_input.vetting import vet
 
+    vet(path, "open")
     try:
         run: Runner = OnnxRuntime().open(path, spec, ())
     except GraphError as refusal:

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aot.errors import GraphError
+from aot.onnx_input.reading import not_whole
 
 if TYPE_CHECKING:
     import onnx
 
 _SMALL = 64
 """Elements up to which a weight may be a shape or axes, which sizes follow from."""
+
+STANDARD = frozenset({"SimplifiedLayerNormalization"})
+"""Ops of onnxruntime that its tools write into ONNX's own domain."""
 
 _MISFIT = re.compile(r"\(op_type:[^,)]*, node name: (\d+)\): (?:\[\w+\] )?([^\n]+)")
 
@@ -28,13 +32,19 @@ _LARGEST_FILL = 1 << 28
 
 
 def check(proto: onnx.ModelProto, where: str) -> None:
-    """Raise GraphError for an opset that onnx does not know, inputs or outputs of one name, a weight that is not
-    whole, functions that call themselves, a value that nothing makes, an op that does not exist, or a node that is
-    given what its op does not take, or makes more than a GPU holds."""
+    """Raise GraphError for a model without outputs, without an opset or of one that onnx does not know, inputs or
+    outputs of one name, a tensor that is not whole or lies elsewhere than beside the model, functions that call
+    themselves, a value that nothing makes, an op that does not exist, or a node that is given what its op does not
+    take, or makes more than a GPU holds."""
     import onnx
 
     from aot.onnx_input import weights
 
+    if not proto.graph.output:
+        raise not_whole(Path(where), ValueError("it has no outputs"))
+    standard = any(node.domain in ("", "ai.onnx") for node in proto.graph.node)
+    if standard and not any(item.domain in ("", "ai.onnx") for item in proto.opset_import):
+        raise not_whole(Path(where), ValueError("it does not say which opset it was written in"))
     known = onnx.defs.onnx_opset_version()
     opset = max((item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")), default=known)
     if opset > known:
@@ -50,8 +60,12 @@ def check(proto: onnx.ModelProto, where: str) -> None:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise _invalid(f"two {kind}s are called '{twice}'", where, "give each a name of its own")
-    for tensor in _weights(proto.graph):
-        weights.check(tensor, Path(where).parent, where)
+    parts: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
+    for held in parts:
+        for tensor in _tensors(held):
+            weights.check(tensor, Path(where).parent, where)
+        for sparse in _sparse(held):
+            weights.check_sparse(sparse, Path(where).parent, where)
     ring = _ring({function_name(one): one.node for one in proto.functions})
     if ring:
         raise _invalid(f"its functions call each other in a circle: {' -> '.join(ring)}", where, "export it without")
@@ -102,18 +116,32 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from _all_nodes(graph.node)
 
 
-def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for node in graph.node:
+def _tensors(held: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.TensorProto]:
+    """The weights of a graph or function and of its bodies, and the tensors that nodes hold."""
+    yield from getattr(held, "initializer", ())
+    for node in held.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
         for inner in _graphs(node):
-            yield from _weights(inner)
+            yield from _tensors(inner)
+
+
+def _sparse(held: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.SparseTensorProto]:
+    yield from getattr(held, "sparse_initializer", ())
+    for node in held.node:
+        for attribute in node.attribute:
+            if attribute.HasField("sparse_tensor"):
+                yield attribute.sparse_tensor
+            yield from attribute.sparse_tensors
+        for inner in _graphs(node):
+            yield from _sparse(inner)
 
 
 def _check_ops(proto: onnx.ModelProto, opset: int, where: str) -> None:
     """No op of ONNX's own domain may be unknown; one newer than the opset is known and may be meant."""
     import onnx
-
-    from aot.onnx_input.microsoft import STANDARD
 
     local = {one.name for one in proto.functions if one.domain in ("", "ai.onnx")}
     for node in _all_nodes(proto.graph.node):
@@ -132,7 +160,7 @@ def node_title(node: onnx.NodeProto) -> str:
 
 
 def _unmade(graph: onnx.GraphProto, outside: frozenset[str]) -> Iterator[tuple[str, str]]:
-    made = {value.name for value in (*graph.input, *graph.initializer)}
+    made = {value.name for value in graph.input} | {weight.name for weight in graph.initializer}
     made |= {sparse.values.name for sparse in graph.sparse_initializer}
     made |= {name for node in graph.node for name in node.output}
     names = outside | made | {""}

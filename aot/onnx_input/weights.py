@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,10 @@ from aot.errors import GraphError
 if TYPE_CHECKING:
     import onnx
 
+LARGEST_SPARSE = 1 << 28
+"""Elements of a sparse tensor, which is read as a dense one: 1 GiB in FP32."""
+_BITS = {"FLOAT": 32, "DOUBLE": 64, "BOOL": 8, "STRING": 0}
+"""Of dtypes whose names do not say it."""
 _TYPED = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 
 
@@ -37,12 +42,22 @@ def check(tensor: onnx.TensorProto, folder: Path, where: str) -> None:
         raise _wrong(tensor, f"has the sizes {list(tensor.dims)} and no data", where)
 
 
+def check_sparse(tensor: onnx.SparseTensorProto, folder: Path, where: str) -> None:
+    """Raise GraphError for values or indices that `check` does not take, or sizes that no dense tensor should have."""
+    for part in (tensor.values, tensor.indices):
+        check(part, folder, where)
+    count = math.prod(tensor.dims)
+    if min(tensor.dims, default=0) < 0 or count > LARGEST_SPARSE:
+        raise _wrong(tensor.values, f"is sparse, and dense it has {count:,} elements", where)
+
+
 def _size(tensor: onnx.TensorProto, count: int) -> int:
     """Bytes of `count` elements; 4-bit and 2-bit ones share bytes. Strings have none of their own: 0."""
-    import onnx_ir as ir
+    import onnx
 
-    dtype = ir.DataType(tensor.data_type)
-    return 0 if dtype == ir.DataType.STRING else -(-count * dtype.bitwidth // 8)
+    name = onnx.TensorProto.DataType.Name(tensor.data_type)
+    digits = re.search(r"\d+", name)
+    return -(-count * (_BITS[name] if digits is None else int(digits[0])) // 8)
 
 
 def _check_external(tensor: onnx.TensorProto, size: int, folder: Path, where: str) -> None:
@@ -52,6 +67,8 @@ def _check_external(tensor: onnx.TensorProto, size: int, folder: Path, where: st
     if not location or os.path.isabs(location) or inside.split(os.sep)[0] in (os.pardir, os.curdir):
         raise _wrong(tensor, f"lies in '{location}', which is no file beside the model", where)
     path = folder / inside
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise _wrong(tensor, f"lies in '{location}', a link to a file that is not beside the model", where)
     if not path.is_file():
         raise _wrong(tensor, f"lies in '{location}', and there is no such file beside the model", where)
     try:
@@ -66,9 +83,9 @@ def _check_external(tensor: onnx.TensorProto, size: int, folder: Path, where: st
 
 
 def _short(tensor: onnx.TensorProto, size: int, held: int, where: str) -> GraphError:
-    import onnx_ir as ir
+    import onnx
 
-    dtype = ir.DataType(tensor.data_type).name.lower()
+    dtype = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
     return _wrong(tensor, f"needs {size} bytes for {list(tensor.dims)} of {dtype}, and has {held}", where)
 
 

@@ -18,14 +18,21 @@ CPU = "cpu"
 
 
 def load(
-    path: str | Path, *, engine: str | None = None, device: int = 0, contexts: int = 8, verify: bool = True
+    path: str | Path,
+    *,
+    engine: str | None = None,
+    device: int = 0,
+    contexts: int = 8,
+    verify: bool = True,
+    spin: bool = True,
 ) -> Session:
     """Load an artifact, a folder or a `.tar`, to be called.
 
     An engine for the GPU `device` (as CUDA numbers them) and the TensorRT that is installed is taken first; without
     one, the final graph on onnxruntime, and the session's label says so. engine: `sm90`, ..., or `cpu` for onnxruntime,
     and nothing else. contexts: how many calls may run at once on a GPU; more wait. verify: hold the files that are
-    loaded against their digests, which takes a second for every one to two gigabytes.
+    loaded against their digests, which takes a second for every one to two gigabytes. spin: onnxruntime's threads wait
+    for work without sleep, which shortens a call, and takes the CPU from whatever else the process does.
 
     Raises UsageError for a path or engine that is not there and for contexts below 1, ArtifactError for a file that is
     missing or damaged, TargetError where nothing runs here, EngineError where what should run does not load.
@@ -42,7 +49,7 @@ def load(
         if engine in (None, one.target):
             reason = here.misfit(one)
             if reason is None:
-                return _with_engine(found, one, here, contexts, verify)
+                return _with_engine(found, one, here, contexts, verify, spin)
             reasons[one.target] = reason
     here.leave()
     if engine not in (None, CPU):
@@ -51,16 +58,16 @@ def load(
             where=found.shown,
             fix=f"the artifact holds {' and '.join(held)}; engine='{CPU}' runs its final graph on onnxruntime",
         )
-    return _with_graph(found, reasons, verify)
+    return _with_graph(found, reasons, verify, spin)
 
 
-def _with_engine(found: Manifest, engine: Engine, here: _Here, contexts: int, verify: bool) -> Session:
+def _with_engine(found: Manifest, engine: Engine, here: _Here, contexts: int, verify: bool, spin: bool) -> Session:
     beside = str(Path(engine.file).with_suffix(LAUNCHED))
     if verify:
         found.check([engine.file, *([beside] if beside in found.files else []), *filter(None, [engine.weights])])
     executor: Executor
     if engine.backend == sessions.NAME:
-        executor = onnxruntime.OnnxRuntime(found.path(engine.file), found)
+        executor = onnxruntime.OnnxRuntime(found.path(engine.file), found, spin=spin)
     else:
         from aot.runtime.tensorrt import TensorRt
 
@@ -74,7 +81,7 @@ def _with_engine(found: Manifest, engine: Engine, here: _Here, contexts: int, ve
     return Session(found, executor, f"engine {engine.target} ({engine.backend} {engine.version})")
 
 
-def _with_graph(found: Manifest, reasons: dict[str, str], verify: bool) -> Session:
+def _with_graph(found: Manifest, reasons: dict[str, str], verify: bool, spin: bool) -> Session:
     """The final graph on onnxruntime. Raises TargetError, with why no engine runs, where that does not run either."""
     if found.graph is None or sessions.version() is None:
         why = "it holds no ONNX graph" if found.graph is None else "onnxruntime is not installed"
@@ -88,7 +95,7 @@ def _with_graph(found: Manifest, reasons: dict[str, str], verify: bool) -> Sessi
         )
     if verify:
         found.check(name for name in found.files if name.startswith("graph/"))
-    executor = onnxruntime.OnnxRuntime(found.path(found.graph), found)
+    executor = onnxruntime.OnnxRuntime(found.path(found.graph), found, spin=spin)
     return Session(found, executor, f"final graph, {found.precision} ({executor.tells})")
 
 

@@ -51,11 +51,14 @@ class _Kept(Kept):
 class OnnxRuntime(Executor):
     """A session of onnxruntime, whose `run` any number of threads may call."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
-        """Load an ONNX file. Raises EngineError where onnxruntime does not take it, ArtifactError for a foreign one."""
+    def __init__(self, path: Path, manifest: Manifest, *, spin: bool = True) -> None:
+        """Load an ONNX file; spin: see `aot.load`.
+
+        Raises EngineError where onnxruntime does not take it, ArtifactError for a foreign one.
+        """
         self.tells = f"{NAME} {version()}, cpu"
         try:
-            self._session = session(str(path), options())
+            self._session = session(str(path), options(spin=spin))
         except errors() as error:
             narrow = manifest.precision == "bf16"
             raise EngineError(

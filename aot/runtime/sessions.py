@@ -29,8 +29,11 @@ def version() -> str | None:
     return toolchain.version("onnxruntime") or toolchain.version("onnxruntime-gpu")
 
 
-def options(*, optimize: bool = True) -> Any:
-    """Options of every session: exact Q/DQ, threads for the CPUs there are. optimize: False loads faster."""
+def options(*, optimize: bool = True, spin: bool = True) -> Any:
+    """Options of every session: exact Q/DQ, threads for the CPUs there are. optimize: False loads faster.
+
+    spin: whether threads wait for work without sleep.
+    """
     import onnxruntime as ort
 
     made = ort.SessionOptions()
@@ -38,6 +41,7 @@ def options(*, optimize: bool = True) -> Any:
     made.intra_op_num_threads = threads()
     made.add_session_config_entry("session.disable_quant_qdq", "1")
     made.add_session_config_entry("session.x64quantprecision", "1")
+    made.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     levels = ort.GraphOptimizationLevel
     made.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     return made

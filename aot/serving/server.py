@@ -55,7 +55,7 @@ async def _serve(options: Options) -> tuple[int, bool]:
     front = Front(model, Metrics())
     signals = _Signals()
     async with _http(front, options) as http_port, _grpc(front, options) as (grpc_port, servicer):
-        loading = asyncio.get_running_loop().run_in_executor(None, _loaded, options)
+        loading = asyncio.get_running_loop().run_in_executor(None, _loaded, options, model.joining)
         if not await signals.first(loading):
             return 0, False
         session = loading.result()
@@ -102,8 +102,10 @@ class _Signals:
         return work.done()
 
 
-def _loaded(options: Options) -> Session:
-    session = load(options.artifact, engine=options.engine, contexts=options.lanes or 8)
+def _loaded(options: Options, joining: Joining) -> Session:
+    # Where requests are joined, the next batch is gathered on the CPUs that compute one: threads that wait leave them.
+    spin = joining.dim is None
+    session = load(options.artifact, engine=options.engine, contexts=options.lanes or GPU_LANES, spin=spin)
     log.info("loaded: %s", session.label)
     session.warm_up(callers=options.lanes or _lanes(session))
     return session

@@ -9,12 +9,14 @@ INTERRUPTED = 130
 STOPPED = "interrupted; finished stages are kept"
 """What an interrupt leaves."""
 UNWRITTEN = "interrupted; nothing was written"
-"""What it leaves of a command that has no stages, and writes one file at its end."""
+"""What it leaves of a command that has no stages, and writes what it makes at its end."""
+WHOLE = ("optimize", "quantize", "unpack", "verify", "sign")
+"""Those commands."""
 
 
 def stopped(arguments: Sequence[str]) -> str:
     """What is said of an interrupt of the command that `arguments` call."""
-    return UNWRITTEN if arguments[:1] in (["optimize"], ["quantize"]) else STOPPED
+    return UNWRITTEN if arguments and arguments[0] in WHOLE else STOPPED
 
 
 def main() -> None:

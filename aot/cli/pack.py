@@ -42,19 +42,19 @@ def command(artifact: str, force: bool, as_json: bool, **places: str | None) -> 
       aot pack minilm.aot --oci minilm-oci
       aot pack minilm.aot --tar minilm.tar --force
     """
-    from aot.artifact import read_manifest
+    from aot.artifact import check_files, prepared_of, read_manifest
     from aot.errors import UsageError
-    from aot.packing.verify import check_whole
     from aot.runtime.files import unpacked
 
     chosen = {form: Path(place) for form in FORMS if (place := places[form]) is not None}
     if not chosen:
         forms = ", ".join(f"--{name} {metavar}" for name, (metavar, _) in FORMS.items())
         raise UsageError("no form to pack it into", where="aot pack", fix=f"give at least one of {forms}")
-    check_whole(artifact)
     folder = unpacked(artifact)
-    accepted = read_manifest(folder, shown=artifact).accepted
-    if not accepted:
+    manifest = read_manifest(folder, shown=artifact)
+    prepared_of(folder, manifest, shown=artifact)
+    check_files(folder, manifest, shown=artifact)
+    if not manifest.accepted:
         click.echo(f"{artifact} is not accepted: it misses its accuracy budget (see report.html)", err=True)
     done = dict[str, dict[str, Any]]()
     for form, to in chosen.items():
@@ -65,7 +65,7 @@ def command(artifact: str, force: bool, as_json: bool, **places: str | None) -> 
         if hasattr(module, "digest"):
             done[form]["digest"] = module.digest(to)
     if as_json:
-        click.echo(json.dumps({"artifact": artifact, "accepted": accepted, "forms": done}))
+        click.echo(json.dumps({"artifact": artifact, "accepted": manifest.accepted, "forms": done}))
         return 0
     rows = [(form, one["path"], size_of(one["bytes"]), one.get("digest", "")) for form, one in done.items()]
     click.echo(table(rows, indent=""))

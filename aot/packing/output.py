@@ -28,6 +28,7 @@ def replacing(to: Path, kind: str, ours: Callable[[Path], bool], *, overwrite: b
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with Store().lock(f"output-{digest(str(place))}"), sibling(place) as new:
+            check_place(to, kind, ours, overwrite=overwrite)  # somebody may have written it while we waited
             try:
                 yield new
                 if new.is_dir():

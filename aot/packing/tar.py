@@ -35,8 +35,8 @@ def digest(to: Path) -> str:
 
 def names(artifact: Path) -> list[str]:
     """The files that make up an artifact folder: the manifest, its signature where there is one, what it lists."""
-    signature = [SIGNATURE] if (artifact / SIGNATURE).is_file() else []
-    return [MANIFEST, *signature, *read_manifest(artifact).files]
+    signature = {SIGNATURE} if (artifact / SIGNATURE).is_file() else set[str]()
+    return sorted({MANIFEST, *signature, *read_manifest(artifact).files})
 
 
 def _is_tar(path: Path) -> bool:

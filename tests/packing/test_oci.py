@@ -168,6 +168,7 @@ def test_a_prepared_artifact_is_onnx(tmp_path: Path) -> None:
         ("candidates/int8/checked/report.json", "evidence", "doc"),
         ("search/errors.json", "evidence", "doc"),
         ("engines/sm90.kernels", "engines/sm90", "weight"),
+        ("engines/weights.safetensors", "engines/weights", "weight"),
         ("something/new.bin", "evidence", "doc"),
     ],
 )

@@ -14,6 +14,7 @@
                             the timing cache as `trtexec --timingCacheFile` reads it, and TARGET.kernels: the kernels
                             that it launches from Python, where it does not hold them itself; TARGET.tactics: its layers
                             and their tactics; weights.safetensors: what stripped plans take when they are loaded
+    aot.lock, sbom.cdx.json what it depends on, to make it again (`lock.py`), and what it is made of (`sbom.py`)
     report.json, report.html
 
 This file reads; `artifact_write.py` writes.
@@ -138,6 +139,7 @@ class Half(_Part):
     """When, where and with what versions a part of the build was done; did: `graph`, `engines` or both.
 
     command: what asked for it, as a line for a shell. stages: {name, seconds, cached}, in the order in which they ran.
+    sources: SHA-256 of the files that the model is made of, by path; packages: versions of those that its code imports.
     """
 
     did: list[str]
@@ -145,6 +147,8 @@ class Half(_Part):
     versions: dict[str, str]
     machine: dict[str, Any]
     command: str = ""
+    sources: dict[str, str] = {}
+    packages: dict[str, str] = {}
     stages: list[dict[str, Any]] = []
 
 

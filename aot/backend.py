@@ -32,7 +32,8 @@ Launching = Literal["python", "ahead"]
 class Job:
     """Everything one engine is built from. graph: the final ONNX file; target: `sm89`, ... or `cpu`.
 
-    leaving: the weights that a stripped plan leaves out, by name.
+    leaving: the weights that a stripped plan leaves out, by name. timings: the one timing cache that it may be built
+    with, where a lock says so.
     """
 
     graph: Path
@@ -42,6 +43,7 @@ class Job:
     target: str
     options: EngineOptions
     leaving: Sequence[str] = ()
+    timings: bytes | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@
     ├── EngineError               the vendor's builder or runtime said no
     ├── InputError                an array that a loaded engine does not take
     ├── ArtifactError             an artifact that is damaged, foreign or incomplete
+    ├── LockError                 what a lock says is not what is here; exit code 1
     └── StoreError                the disk under the store
 
 A command that ran and whose answer is no (accuracy budget missed) is not an error: it exits with 1.
@@ -101,6 +102,12 @@ class InputError(AotError):
 
 class ArtifactError(AotError):
     """An artifact that is damaged, foreign or incomplete."""
+
+
+class LockError(AotError):
+    """A build cannot be the one that was locked, or is not: something changed, which it names."""
+
+    exit_code = 1
 
 
 class StoreError(AotError):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from aot import artifact, routes
 from aot.allowance import allowed
 from aot.artifact import Prepared
 from aot.config import AUTO_PRECISION, Request, merged
+from aot.errors import UsageError
+from aot.lock import ledger
 from aot.plan import Choices, Plan, choose, decide, decide_finish
 from aot.plugins.replacing import decided
 from aot.progress import Progress
@@ -35,7 +38,15 @@ def build(request: Request, store: Store, progress: Progress) -> Result:
     Raises a subclass of AotError for whatever the user can put right.
     """
     run = Run(store, progress, fresh=request.fresh, command=command_of(request))
+    if request.locked and request.precision == AUTO_PRECISION:
+        raise UsageError(
+            "a lock is of one precision, and auto may come to another",
+            where="--precision auto --locked",
+            fix="name the precision that was taken: aot inspect says which",
+        )
+    outputs = [request.output] if request.output is not None else []
     if artifact.is_artifact(request.model):
+        run.ledger = ledger(request, [*outputs, Path(request.model)])
         prepared = artifact.load(request.model)
         if prepared.candidates:
             from aot import auto
@@ -48,6 +59,7 @@ def build(request: Request, store: Store, progress: Progress) -> Result:
         return auto.build(request, run)
     choices = choose(request, project_of(request.model))
     source = open_source(request, run)
+    run.ledger = ledger(request, outputs or [Path(f"{source.spec.name}.aot")])
     prepared = prepare(request, choices, source, run)
     return finish(request, prepared, prepared.plan, run, source)
 
@@ -58,6 +70,7 @@ def prepare(request: Request, choices: Choices, source: Source, run: Run, of: st
     of: the precision, where it is one of several; what is not the same for all of them is told with it.
     """
     plan = decide(request, choices, source.spec)
+    run.ledger.begin(request, plan, source)
     if plan.route == routes.TORCH_TENSORRT:
         return prepare_program(source, plan, run)
 
@@ -100,6 +113,9 @@ def finish(request: Request, prepared: Prepared, plan: Plan, run: Run, source: S
 
     `source` scores the engines with the model's own metric; a prepared artifact has travelled without it.
     """
+    if source is None:
+        run.ledger.begin(request, plan, None)
+    run.ledger.graph(prepared.final)
     prepared = carrying(run, prepared, plan)
     held = {one.target: one for one in prepared.kernels}
     engines = [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from aot import toolchain
+from aot.lock import Ledger
 from aot.progress import Progress
 from aot.records import Record
 from aot.store import Entry, Store, digest
@@ -32,6 +33,7 @@ class Run:
     of: which of several it does, where one build does the same for each; it ends a stage's name. done: the keys that
     such a build has asked for already: what several share is made once, `fresh` or not, and told once.
     command: the command line that asks for this build, for those who want to come to the same.
+    ledger: what it depends on, for the lock that it writes, or is held against.
     """
 
     store: Store
@@ -41,6 +43,7 @@ class Run:
     of: str = ""
     done: set[str] | None = None
     command: str = ""
+    ledger: Ledger = field(default_factory=Ledger)
 
     def stage(
         self,

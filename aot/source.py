@@ -70,6 +70,10 @@ class Source(ABC):
     def score(self, run: Runner) -> float | None:
         """The model's own metric of `run`; None where none is declared."""
 
+    def read(self) -> Mapping[str, Any]:
+        """What making the model read: {files: path -> {sha256}, packages: name -> {version}} and more; see trace.py."""
+        return {"files": {}, "packages": {}}
+
     def breaks(self, error: ExportError) -> Sequence[Break]:
         """Every reason why the export fails, by line of the model's code; `error` is the one that ended it."""
         return error.breaks

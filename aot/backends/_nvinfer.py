@@ -23,7 +23,7 @@ from aot.backends._build import make_monitor, supervised, useful
 from aot.backends._refusals import Said, reason, refusals
 from aot.config import EngineOptions
 from aot.declaration import ModelSpec
-from aot.errors import EngineError, GraphError, ProfileError
+from aot.errors import EngineError, GraphError, LockError, ProfileError
 from aot.profile import Profile
 from aot.progress import Progress
 from aot.records import TIMING
@@ -117,7 +117,11 @@ class Nvinfer(Backend):
             self._add_profile(builder, network, config, job.spec, profile, index)
 
         cache = self.cache_name()
-        lease = caches.attach(config, cache, progress) if caches is not None and cache is not None else None
+        if job.timings is not None:
+            self._lock(trt, config, job.timings)
+        lease = None
+        if caches is not None and cache is not None and job.timings is None:
+            lease = caches.attach(config, cache, progress)
         stop = threading.Event()
         monitor = make_monitor(trt, stop)
         config.progress_monitor = monitor
@@ -130,6 +134,12 @@ class Nvinfer(Backend):
             progress.warn(f"{self.title}: {message}")
         if serialized is None:
             plugin_v3.raise_kept()
+            if job.timings is not None:
+                raise LockError(
+                    f"{self.title} cannot build with the locked tactics alone: {last_lines(log.errors, 3)}",
+                    where=f"engine {job.target}",
+                    fix="build without --locked, which times what the cache lacks and writes a new lock",
+                )
             self._refused(job, log.errors)
         with plan.open("wb") as file:
             file.write(memoryview(serialized))
@@ -137,6 +147,8 @@ class Nvinfer(Backend):
         saved = lease is not None and lease.save()
         if lease is not None:
             lease.write(plan.with_suffix(TIMING))
+        elif job.timings is not None:
+            plan.with_suffix(TIMING).write_bytes(job.timings)
         self.look(trt, log, plan, job.options)
         facts: dict[str, Any] = {
             **_slim.facts(job),
@@ -145,7 +157,8 @@ class Nvinfer(Backend):
             "timing_cache": "does not apply",
         }
         if cache is not None:
-            facts["timing_cache"] = {"used": lease is not None and lease.warm, "saved": saved}
+            warm = job.timings is not None or (lease is not None and lease.warm)
+            facts["timing_cache"] = {"used": warm, "saved": saved}
         return facts
 
     def look(self, trt: ModuleType, log: Any, plan: Path, options: EngineOptions) -> None:
@@ -154,6 +167,19 @@ class Nvinfer(Backend):
     def cache_name(self) -> str | None:
         """What a timing cache is kept under; None for a builder that times nothing."""
         return None
+
+    def _lock(self, trt: ModuleType, config: Any, timings: bytes) -> None:
+        """Let the builder take tactics from this cache, and time none.
+
+        Raises LockError where it is for another GPU or version.
+        """
+        cache = config.create_timing_cache(timings)
+        if cache is None or not config.set_timing_cache(cache, False):
+            raise LockError(
+                f"{self.title} {self.version()} does not take the locked timing cache: it is for another GPU",
+                fix="build where it was locked, or without --locked",
+            )
+        config.set_flag(trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)
 
     def _builder(self, trt: ModuleType, log: Any) -> Any:
         try:

@@ -159,6 +159,11 @@ class Declared(Source):
 
         return Eager(self._build(), self.spec)
 
+    def read(self) -> Mapping[str, Any]:
+        """See Source.read."""
+        found: Mapping[str, Any] = self._record["model"]
+        return found
+
     def breaks(self, error: ExportError) -> Sequence[Break]:
         """See Source.breaks: the module is exported once more, past what broke it."""
         from aot.frontend.breaks import breaks

@@ -86,9 +86,14 @@ class FileSource(Source):
         }
         self.spec = ModelSpec(identifier(self.path.stem), inputs)
         refuse_huge(self.spec)
+        self._read: dict[str, Any] = record["model"]
         self.key = digest(
             [trace.key(record["model"], self.path.parent), self.spec.to_json(), self.plugins_key(record["ops"])]
         )
+
+    def read(self) -> Mapping[str, Any]:
+        """See Source.read."""
+        return self._read
 
     def _check(self, tensor: Tensor) -> None:
         if tensor.dtype not in DTYPES:

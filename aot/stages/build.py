@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections import Counter
 from collections.abc import Mapping
@@ -67,12 +68,13 @@ def build_engine(
         )
     stripped = strip(run, final) if plan.engine.strip else None
     leaving = () if stripped is None else tuple(stripped.facts["names"])
+    timings = run.ledger.cache(target)
     # Kernels are timed on one GPU under one driver, and the engine holds what was best there.
     timed = {"gpu": machine.gpu.name, "driver": machine.driver} if backend.name == "tensorrt" and machine.gpu else None
 
     def make(folder: Path) -> Mapping[str, Any]:
         file = folder / f"{target}{backend.suffix}"
-        job = Job(final.model, spec, plan.precision, plan.profiles, target, plan.engine, leaving)
+        job = Job(final.model, spec, plan.precision, plan.profiles, target, plan.engine, leaving, timings)
         if through_onnx:
             caches = TimingCaches(run.store) if plan.engine.timing_cache else None
             with (
@@ -119,6 +121,7 @@ def build_engine(
             "engine": plan.engine.model_dump(mode="json"),
             "plugins": plugins,
             "timed": timed,
+            "locked": None if timings is None else hashlib.sha256(timings).hexdigest(),
         },
         # A stripped plan depends on the graph without the values of its weights.
         inputs=[

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot import toolchain
+from aot import lock, sbom, toolchain
 from aot.artifact import (
     CandidatePart,
     EnginePart,
@@ -45,12 +45,6 @@ class Result:
     summary: dict[str, Any]
 
 
-VERSIONS = (
-    "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "polygraphy", "numpy",
-    "torch-tensorrt", "tensorrt", "tensorrt-cu12-bindings", "tensorrt-cu13-bindings", "tensorrt-rtx-cu13",
-)  # fmt: skip
-
-
 def package(
     run: Run, prepared: Prepared, plan: Plan, engines: Sequence[Engine], reports: Sequence[Report], output: Path | None
 ) -> Result:
@@ -66,6 +60,7 @@ def package(
     reasons = [f"graph: {reason}" for reason in rejudge(prepared.checked.facts, plan.budget)]
     for engine, report in built:
         reasons += [f"engine {engine.target}: {reason}" for reason in rejudge(report.facts, plan.budget)]
+    reasons += [f"not what was locked: {one}" for one in run.ledger.tactics(engines)]
 
     identity = _identity(prepared, plan, built)
     notices = []
@@ -78,6 +73,9 @@ def package(
     summary = summarize(prepared, plan, built, reasons, times)
     if not current:
         current = not write(target, _contents(run, prepared, plan, built, summary, identity), run.store)
+
+    if run.ledger.to is not None:
+        lock.write(run.ledger.to, _lock(run, prepared, plan, built), engines)
 
     seconds = time.perf_counter() - started
     run.times.append(StageTime("package", seconds, current))
@@ -248,7 +246,9 @@ def _contents(
         texts[f"engines/{engine.target}.json"] = _text({"engine": facts, "report": details[engine.target]})
         parts.append(EnginePart(engine=_part(engine, facts), report=_part(report)))
 
-    history = _history(run, prepared, bool(parts))
+    history = _history(run, prepared, plan, bool(parts))
+    texts[lock.LOCK] = _lock(run, prepared, plan, built)
+    texts[sbom.SBOM] = _text(_bill(prepared, history, built))
     io = describe_io(prepared.final, prepared.spec)
     report_data = {
         "model": prepared.spec.name,
@@ -322,18 +322,36 @@ def _launched(engine: Engine) -> dict[str, Any]:
     return {name: engine.facts[name] for name in names if engine.facts.get(name)}
 
 
-def _history(run: Run, prepared: Prepared, with_engines: bool) -> list[Half]:
+def _lock(run: Run, prepared: Prepared, plan: Plan, built: Sequence[tuple[Engine, Report]]) -> str:
+    return run.ledger.text(plan, prepared.spec.name, prepared.final, [engine for engine, _ in built])
+
+
+def _bill(prepared: Prepared, history: Sequence[Half], built: Sequence[tuple[Engine, Report]]) -> dict[str, Any]:
+    """The bill of materials: what any of the machines had a part in it with, and what the model is made of."""
+    packages = [one for half in history for part in (half.versions, half.packages) for one in part.items()]
+    sources = {path: sha256 for half in history for path, sha256 in half.sources.items()}
+    plugins = {
+        f"plugins/{name}.py": sha256 for engine, _ in built for name, sha256 in engine.facts.get("plugins", {}).items()
+    }
+    others = [(name, version) for name, version in packages if name != "aot"]
+    return sbom.bill(prepared.spec.name, _aot_version(), others, sources | plugins, lock.graph_digest(prepared.final))
+
+
+def _history(run: Run, prepared: Prepared, plan: Plan, with_engines: bool) -> list[Half]:
     """This machine's part, after what a loaded artifact says of the machines before it."""
     did = [name for name, here in (("graph", not prepared.history), ("engines", with_engines)) if here]
     if not did:
         return list(prepared.history)
-    found = {name: toolchain.version(name) for name in VERSIONS}
+    found = {name: toolchain.version(name) for name in lock.TOOLS}
+    known = run.ledger.known(plan)
     here = Half(
         did=did,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         versions={"aot": _aot_version()} | {name: version for name, version in found.items() if version is not None},
         machine=asdict(toolchain.machine()),
         command=run.command,
+        sources=dict(known["sources"] or {}),
+        packages={name: version for name, version in (known["packages"] or {}).items() if version is not None},
         stages=[asdict(stage) for stage in run.times],
     )
     return [*prepared.history, here]

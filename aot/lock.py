@@ -1,0 +1,353 @@
+"""`aot.lock`: everything that a build depends on, and what came of it, so that it can be made again or refused.
+
+    options     the plan as it was decided before any work, and what the command line said besides
+    versions    aot, its source, Python, and every tool that has a part in it; packages: what the model's code imported
+    machine     GPU and driver
+    sources     SHA-256 of every file that was read while the model was made
+    digests     of the calibration data and of the final graph
+    engines     a target each: version, plugins, the timing cache's SHA-256, and the tactic of every layer
+
+A build with `--locked` compares what is known before any long work, then the final graph, then the tactics, and is
+built with the locked timing cache alone. Whatever differs is named, old and new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aot import toolchain
+from aot.errors import LockError, UsageError
+from aot.records import TACTICS, TIMING, Engine, QuantizedGraph
+from aot.store import sha256
+
+if TYPE_CHECKING:
+    from aot.config import Request
+    from aot.plan import Plan
+    from aot.source import Source
+
+LOCK = "aot.lock"
+FORM = 1
+SHOWN = 12
+"""So many differences are listed, the rest is counted."""
+TOOLS = (
+    "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "polygraphy", "numpy", "ml-dtypes",
+    "torch-tensorrt", "triton", "tensorrt", "tensorrt-cu12-bindings", "tensorrt-cu13-bindings", "tensorrt-rtx-cu13",
+)  # fmt: skip
+"""The distributions whose versions are kept with what they made."""
+_OF_ENGINES = ("aot", "aot's source", "triton", "tensorrt", "tensorrt-cu12-bindings", "tensorrt-cu13-bindings",
+               "tensorrt-rtx-cu13", "onnxruntime")  # fmt: skip
+_DECIDED_LAST = ("precision", "route", "profiles", "backend", "targets", "engine")
+"""What a build from an artifact decides; the rest was decided where that was made."""
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock that was read. caches: the timing caches by target, as bytes."""
+
+    path: Path
+    data: Mapping[str, Any]
+    caches: Mapping[str, bytes] = field(default_factory=dict)
+
+    def engine(self, target: str) -> Mapping[str, Any] | None:
+        """What it says of the engine for a target."""
+        return next((one for one in self.data["engines"] if one["target"] == target), None)
+
+    def cache(self, target: str) -> bytes | None:
+        """The timing cache that the engine was built with; None where it was built without.
+
+        Raises UsageError where it is not there, LockError where it is another one.
+        """
+        locked = (self.engine(target) or {}).get("timing_cache")
+        if locked is None:
+            return None
+        found = self.caches.get(target)
+        if found is None:
+            raise UsageError(
+                f"the timing cache of the engine for {target} is not beside the lock",
+                where=str(self.path),
+                fix="copy it back: it is engines/TARGET.timing in the artifact, FILE.TARGET.timing beside --lock FILE",
+            )
+        self.refuse([_differs(f"timing cache {target}", locked, hashlib.sha256(found).hexdigest())])
+        return found
+
+    def refuse(self, differences: Iterable[str | None]) -> None:
+        """Raise LockError, naming them, where there are any."""
+        found = [one for one in differences if one]
+        if found:
+            raise LockError(
+                "\n    ".join(["the build is not the one that was locked:", *listed(found)]),
+                where=str(self.path),
+                fix="undo the change, or build without --locked, which writes a new lock",
+            )
+
+
+@dataclass
+class Ledger:
+    """What one build depends on, noted as it goes. locked: what it must come to. to: where its lock goes besides the
+    artifact."""
+
+    locked: Lock | None = None
+    to: Path | None = None
+    _begun: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def begin(self, request: Request, plan: Plan, source: Source | None) -> None:
+        """Note what is known before any long work. source None: the build is of an artifact.
+
+        Raises LockError where a lock says otherwise.
+        """
+        found = self._begun[plan.precision] = _known(plan, request, source)
+        if self.locked is not None:
+            self.locked.refuse(changes(self.locked.data, found))
+
+    def known(self, plan: Plan) -> Mapping[str, Any]:
+        """What was noted; of a plan that was settled by itself, what there is to note."""
+        return self._begun.get(plan.precision) or _known(plan, None, None)
+
+    def graph(self, final: QuantizedGraph) -> None:
+        """Hold the final graph against the lock. Raises LockError."""
+        if self.locked is not None:
+            locked = self.locked.data["digests"].get("graph")
+            self.locked.refuse([_differs("digest of the final graph", locked, graph_digest(final))])
+
+    def cache(self, target: str) -> bytes | None:
+        """The timing cache that the engine must be built with; None where it is free. Raises as Lock.cache does."""
+        return None if self.locked is None else self.locked.cache(target)
+
+    def tactics(self, engines: Iterable[Engine]) -> list[str]:
+        """Where the engines have other layers or tactics than the lock says; empty where they do not."""
+        if self.locked is None:
+            return []
+        found: list[str] = []
+        for engine in engines:
+            locked, now = (self.locked.engine(engine.target) or {}).get("tactics"), tactics_of(engine)
+            if locked is not None and now is not None:
+                found += [f"engine {engine.target}, {one}" for one in tactic_changes(locked, now)]
+        return listed(found)
+
+    def text(self, plan: Plan, name: str, final: QuantizedGraph, engines: Iterable[Engine]) -> str:
+        """The lock of the build as text: the same for the same build, whenever and wherever it is made."""
+        found = self.known(plan)
+        data = {
+            "lock": FORM,
+            "name": name,
+            **found,
+            "digests": {**found["digests"], "graph": graph_digest(final)},
+            "engines": [_engine(engine) for engine in engines],
+        }
+        return json.dumps(data, indent=1, sort_keys=True) + "\n"
+
+
+def _known(plan: Plan, request: Request | None, source: Source | None) -> dict[str, Any]:
+    read = None if source is None else source.read()
+    said: dict[str, Any] = {}
+    if request is not None:
+        patterns = request.patterns
+        said = {"search": request.search, "plugins": list(patterns.plugins), "measured": patterns.measured}
+    return {
+        "options": plan.to_json() | said,
+        "versions": versions(),
+        "machine": _machine(),
+        "sources": None if read is None or source is None else files(read, source.project),
+        "packages": None if read is None else packages(read),
+        "digests": {} if source is None else {"data": source.data_key()},
+    }
+
+
+def ledger(request: Request, artifacts: Iterable[Path]) -> Ledger:
+    """That of a build. artifacts: what it writes, or is made from; in the first of them that is there lies the lock,
+    where none is named.
+
+    Raises UsageError where a build is to be locked and there is no lock.
+    """
+    if not request.locked:
+        return Ledger(to=request.lock)
+    if request.lock is not None:
+        path = request.lock
+        caches = {p.name.removeprefix(f"{path.name}.").removesuffix(TIMING): p for p in _caches_beside(path)}
+    else:
+        from aot.runtime.files import unpacked
+
+        found = next((one for one in artifacts if one.exists()), None)
+        if found is None:
+            raise UsageError(
+                "there is no lock to build by: the artifact is not there",
+                where="--locked",
+                fix="name the lock with --lock FILE, or build once without --locked",
+            )
+        path = unpacked(str(found)) / LOCK
+        caches = {p.name.removesuffix(TIMING): p for p in (path.parent / "engines").glob(f"*{TIMING}")}
+    return Ledger(read(path, caches))
+
+
+def read(path: Path, caches: Mapping[str, Path]) -> Lock:
+    """A lock and the timing caches that belong to it. Raises UsageError for a file that is none."""
+    try:
+        data = json.loads(path.read_text())
+        if data["lock"] != FORM or not isinstance(data["engines"], list):
+            raise ValueError(f"it has form {data['lock']!r}")
+        for part in ("options", "versions", "machine", "digests"):
+            dict(data[part])
+        return Lock(path, data, {target: cache.read_bytes() for target, cache in caches.items()})
+    except OSError as error:
+        raise UsageError(f"the lock cannot be read: {error.strerror}", where=str(path), fix="check the path") from error
+    except (ValueError, KeyError, TypeError) as error:
+        said = " ".join(str(error).split())
+        raise UsageError(
+            f"not a lock of this aot: {said}", where=str(path), fix="build without --locked, which writes a new one"
+        ) from error
+
+
+def write(path: Path, text: str, engines: Iterable[Engine]) -> None:
+    """Write the lock, and beside it the timing cache of every engine. Raises UsageError where the disk refuses."""
+    try:
+        for engine in engines:
+            cache = engine.plan.with_suffix(TIMING)
+            if cache.is_file():
+                path.with_name(f"{path.name}.{engine.target}{TIMING}").write_bytes(cache.read_bytes())
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(
+            f"the lock cannot be written: {error.strerror}", where=str(path), fix="give another place"
+        ) from error
+
+
+def _caches_beside(path: Path) -> list[Path]:
+    return [one for one in path.parent.iterdir() if one.name.startswith(f"{path.name}.") and one.suffix == TIMING]
+
+
+def versions() -> dict[str, str]:
+    """Of aot, Python and every tool that is installed here."""
+    import platform
+
+    import aot
+
+    found = {name: toolchain.version(name) for name in TOOLS}
+    own = {"aot": aot.__version__, "aot's source": toolchain.own_digest(), "python": platform.python_version()}
+    return own | {name: version for name, version in found.items() if version is not None}
+
+
+def _machine() -> dict[str, str | None]:
+    machine = toolchain.machine()
+    return {"gpu": machine.gpu.name if machine.gpu else None, "driver": machine.driver}
+
+
+def files(read: Mapping[str, Any], project: Path) -> dict[str, str]:
+    """SHA-256 of what was read, by a name that another machine has too."""
+    return {_place(Path(path), project.absolute()): known["sha256"] for path, known in read["files"].items()}
+
+
+def packages(read: Mapping[str, Any]) -> dict[str, str]:
+    """The versions of the packages that the model's code imported."""
+    return {name: known["version"] for name, known in read["packages"].items()}
+
+
+def _place(path: Path, project: Path) -> str:
+    """Relative to the project; of a file elsewhere its name and its folder's."""
+    if path.is_relative_to(project):
+        return path.relative_to(project).as_posix()
+    return f".../{path.parent.name}/{path.name}"
+
+
+def graph_digest(final: QuantizedGraph) -> str:
+    """SHA-256 over the final graph and its weights."""
+    folder = final.model.parent
+    found = [[path.name, sha256(path)] for path in sorted(folder.iterdir()) if path.name.startswith(final.model.name)]
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+
+
+def tactics_of(engine: Engine) -> list[dict[str, str]] | None:
+    """[{layer, tactic}] of an engine; None where its vendor chooses when it is loaded, or it was not loaded here."""
+    path = engine.plan.with_suffix(TACTICS)
+    if not path.is_file():
+        return None
+    found: list[dict[str, str]] = json.loads(path.read_text())
+    return found
+
+
+def _engine(engine: Engine) -> dict[str, Any]:
+    cache = engine.plan.with_suffix(TIMING)
+    return {
+        "target": engine.target,
+        "backend": engine.facts["backend"],
+        "version": engine.facts["version"],
+        "plugins": engine.facts.get("plugins", {}),
+        "timing_cache": sha256(cache) if cache.is_file() else None,
+        "tactics": tactics_of(engine),
+    }
+
+
+def changes(locked: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str | None]:
+    """What differs before any long work, one line each; None for what does not.
+
+    Of a build from an artifact, on either side, only that counts which such a build decides.
+    """
+    whole = locked.get("sources") is not None and now["sources"] is not None
+    old, new = _flat(locked["options"], whole), _flat(now["options"], whole)
+    for name in sorted(old.keys() | new.keys()):
+        yield _differs(f"option {name}", old.get(name), new.get(name))
+    named = locked["versions"].keys() | now["versions"].keys()
+    for name in sorted(named if whole else named & set(_OF_ENGINES)):
+        yield _differs(f"version of {name}", locked["versions"].get(name), now["versions"].get(name))
+    if locked["engines"]:
+        for name in sorted(now["machine"]):
+            yield _differs(name, locked["machine"].get(name), now["machine"][name])
+    if whole:
+        for part, what in (("packages", "version of"), ("sources", "file")):
+            for name in sorted(locked[part].keys() | now[part].keys()):
+                yield _differs(f"{what} {name}", locked[part].get(name), now[part].get(name))
+        yield _differs("digest of the calibration data", locked["digests"].get("data"), now["digests"].get("data"))
+
+
+def _flat(value: Mapping[str, Any], whole: bool) -> dict[str, Any]:
+    """Options by their paths: `engine.optimization_level`."""
+    found: dict[str, Any] = {}
+    for name, inner in value.items():
+        if not whole and name not in _DECIDED_LAST:
+            continue
+        if isinstance(inner, dict) and inner:
+            found |= {f"{name}.{rest}": leaf for rest, leaf in _flat(inner, True).items()}
+        else:
+            found[name] = inner
+    return found
+
+
+def tactic_changes(locked: list[dict[str, str]], now: list[dict[str, str]]) -> list[str]:
+    """Where two lists of layers differ: a layer that is gone or new, and one with another tactic.
+
+    Layers of one name are told apart by their order.
+    """
+    old, new = _numbered(locked), _numbered(now)
+    found = [_differs(f"layer '{name}'", old.get(name), new.get(name), "tactic ") for name in {**old, **new}]
+    return [one for one in found if one]
+
+
+def _numbered(layers: list[dict[str, str]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for one in layers:
+        name, again = one["layer"], 2
+        while name in found:
+            name, again = f"{one['layer']} ({again})", again + 1
+        found[name] = one["tactic"]
+    return found
+
+
+def _differs(what: str, old: Any, new: Any, kind: str = "") -> str | None:
+    """`option precision: fp16 -> fp32`; None where both are the same."""
+    return None if old == new else f"{what}: {kind}{_shown(old)} -> {_shown(new)}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return f"{text[:12]}..." if len(text) == 64 and " " not in text else text or "none"
+
+
+def listed(found: list[str]) -> list[str]:
+    """The first of them, and how many more there are."""
+    return [*found[:SHOWN], *([f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else [])]

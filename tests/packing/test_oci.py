@@ -88,7 +88,7 @@ def test_a_layer_is_a_part(layout: Path) -> None:
     checked, ranges = "checked/report.json", "ranges/ranges.json"
     assert held == {
         "manifest": ("weight.config.v1.tar", ["manifest.json"]),
-        "reports": ("doc.v1.tar", ["report.html", "report.json"]),
+        "reports": ("doc.v1.tar", ["aot.lock", "report.html", "report.json", "sbom.cdx.json"]),
         "evidence": ("doc.v1.tar", [checked, ranges]),
         "references": ("dataset.v1.tar", references),
         "graph/model.onnx": ("weight.v1.tar", ["graph/model.onnx"]),

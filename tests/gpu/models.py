@@ -35,9 +35,7 @@ def convolutions(path: Path, seed: int = 0) -> Path:
     """Two convolutions, the second grouped, a GELU, a mean and a linear layer, x [batch, 16, 16, 16]."""
     random = np.random.default_rng(seed)
     shapes = {"k1": (64, 16, 3, 3), "c1": (64,), "k2": (64, 1, 3, 3), "c2": (64,), "w": (64, 8), "b": (8,)}
-    weights = {
-        name: random.standard_normal(shape) / max(np.prod(shape[1:]), 1) ** 0.5 for name, shape in shapes.items()
-    }
+    weights = {name: random.standard_normal(shape) / prod(shape[1:]) ** 0.5 for name, shape in shapes.items()}
     scalars = {"half": 0.5, "one": 1.0, "root": 2**-0.5}
     nodes = [
         helper.make_node("Conv", ["x", "k1", "c1"], ["p"], name="first", pads=[1, 1, 1, 1]),
@@ -55,7 +53,7 @@ def convolutions(path: Path, seed: int = 0) -> Path:
 
 
 def _save(
-    path: Path, nodes: list[onnx.NodeProto], weights: dict[str, object], x: list[object], y: list[object]
+    path: Path, nodes: list[onnx.NodeProto], weights: Mapping[str, Any], x: Sequence[Any], y: Sequence[Any]
 ) -> Path:
     graph = helper.make_graph(
         nodes,

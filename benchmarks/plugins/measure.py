@@ -36,6 +36,7 @@ DERIVED = (1 << 16, 1 << 20, 1 << 24)
 """Elements of the largest tensor, for a plugin that is not in CASES."""
 FOREIGN = (RuntimeError, TypeError, ValueError, AttributeError, AssertionError, LookupError, NotImplementedError)
 """What functions of libraries and the compiler raise, which costs one row."""
+LATE = "not compiled in the time that there was"
 _bench: list[Bench] = []
 
 
@@ -95,7 +96,7 @@ class Bench:
                 rows += [about | row for row in found]
                 entries.append(asdict(_with_engine(entry, found)))
             except (AotError, *FOREIGN) as error:
-                rows.append({**about, "tool": "aot", "reason": _said(error)})
+                rows.append({**about, "tool": "aot", "reason": said(error)})
             gc.collect()
             torch.cuda.empty_cache()
         return {"rows": rows, "entries": entries}
@@ -142,7 +143,7 @@ class Case:
         except torch.OutOfMemoryError:
             pass  # others hold the memory now; it runs once more when it is timed
         except (TimeoutError, *FOREIGN) as error:
-            self._reasons[tool] = _said(error)
+            self._reasons[tool] = said(error)
             return
         finally:
             torch.cuda.empty_cache()
@@ -177,7 +178,7 @@ class Case:
                     del made
                     runs[tool] = replayed(lambda f=function: f(*inputs))
             except FOREIGN as error:
-                self._reasons[tool] = _said(error)
+                self._reasons[tool] = said(error)
         if plan.is_file():
             try:
                 running = Running(plan, named, outputs)
@@ -185,7 +186,7 @@ class Case:
                 errors["tensorrt"] = _error(running.made, wanted)
                 runs["tensorrt"] = replayed(running.run)
             except FOREIGN as error:
-                self._reasons["tensorrt"] = _said(error)
+                self._reasons["tensorrt"] = said(error)
         taken = dict(zip(runs, in_turns([run for run, _ in runs.values()], 0.3), strict=True))
         rows = []
         for tool, (_, how) in runs.items():
@@ -244,7 +245,10 @@ def _spread(taken: Sequence[float]) -> dict[str, float]:
     return {"ms": round(statistics.median(taken), 5), "ms_p10": round(tenths[0], 5), "ms_p90": round(tenths[-1], 5)}
 
 
-def _said(error: BaseException) -> str:
+def said(error: BaseException) -> str:
+    """What a row says of an error. The compiler wraps TimeoutError, too, in one of its own."""
+    if LATE in str(error):
+        return LATE
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
@@ -253,7 +257,7 @@ def _until(moment: float) -> Iterator[None]:
     """Raise TimeoutError when the moment has come."""
 
     def over(*_: object) -> None:
-        raise TimeoutError("not compiled in the time that there was")
+        raise TimeoutError(LATE)
 
     left = moment - time.monotonic()
     if left <= 0:
@@ -280,7 +284,7 @@ def engines(file: Path, folder: Path) -> dict[int, str | None]:
             engine.build(case.written(), case.named(), _plan(folder, plugin, place))
             reasons[place] = None
         except (AotError, *FOREIGN) as error:
-            reasons[place] = _said(error)
+            reasons[place] = said(error)
         torch.cuda.empty_cache()
     return reasons
 

@@ -30,7 +30,7 @@ from aot.run import Run
 from aot.runtime.kernels import LAUNCHED, read_kernels
 from aot.stages.build import build_engine
 from aot.store import Store
-from plugins.measure import FOREIGN, replayed
+from plugins.measure import FOREIGN, replayed, said
 
 MODELS = Path(__file__).parent / "models"
 Row = dict[str, Any]
@@ -58,7 +58,7 @@ def launching(name: str, folder: Path, output: Path) -> Row:
     try:
         built = build(request, Store(output / "store"), Silent())
     except AotError as error:
-        raise RuntimeError(_said(error)) from error
+        raise RuntimeError(said(error)) from error
     (engine,) = built.summary["engines"]
     _keep(next((built.artifact / "engines").glob("*.plan")), output / f"{name}.plan")
     found = artifact.load(str(built.artifact)).engines[0][0].facts
@@ -74,7 +74,7 @@ def expanded(name: str, folder: Path, output: Path) -> Row:
     try:
         plain = build_engine(run, prepared.final, prepared.spec, plan, plan.targets[0])
     except AotError as error:
-        raise RuntimeError(_said(error)) from error
+        raise RuntimeError(said(error)) from error
     _keep(plain.plan, output / f"{name}-expanded.plan")
     return {"expanded": plain.facts["expanded"], "seconds": plain.entry.seconds}
 
@@ -183,7 +183,7 @@ def measured(name: str, output: Path, modes: Mapping[str, str | None]) -> list[R
                 found[tool] |= {"replayed": _errors(list(running.made.values()), wanted)["relative_l2"]}
                 keep.append(running)
             except FOREIGN as error:
-                found[tool] = {"reason": _said(error)}
+                found[tool] = {"reason": said(error)}
         with written(), torch.no_grad():
             for tool, mode in modes.items():
                 try:
@@ -192,7 +192,7 @@ def measured(name: str, output: Path, modes: Mapping[str, str | None]) -> list[R
                     found[tool] = _errors(_outputs(call()), wanted)
                     runs[tool] = replayed(call)
                 except FOREIGN as error:
-                    found[tool] = {"reason": _said(error)}
+                    found[tool] = {"reason": said(error)}
         for (tool, (_, how)), taken in zip(runs.items(), in_turns([run for run, _ in runs.values()], 0.5), strict=True):
             found[tool] |= {**_spread(taken), "timed": how}
         about = {"model": name, "sizes": dict(sizes), "gpu": gpu.name if gpu is not None else None}
@@ -219,7 +219,3 @@ def _errors(made: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> Row
 def _spread(taken: Sequence[float]) -> Row:
     tenths = statistics.quantiles(taken, n=10)
     return {"ms": round(statistics.median(taken), 5), "ms_p10": round(tenths[0], 5), "ms_p90": round(tenths[-1], 5)}
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

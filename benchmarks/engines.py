@@ -22,10 +22,13 @@ from _result import ROOT, write
 AOT = [sys.executable, "-c", "import sys; from aot.cli import main; sys.exit(main())"]
 
 
-def finish(prepared: Path, output: Path, store: Path) -> dict[str, Any]:
-    """Build the engine; the summary that `--json` prints. Raises RuntimeError with what aot said."""
+def finish(prepared: Path, output: Path, store: Path, *options: str) -> dict[str, Any]:
+    """Build the engine; the summary that `--json` prints. Raises RuntimeError with what aot said.
+
+    options: more of `aot build`.
+    """
     done = subprocess.run(
-        [*AOT, "build", str(prepared), "-o", str(output), "--fresh", "--json"],
+        [*AOT, "build", str(prepared), "-o", str(output), "--fresh", "--json", *options],
         env={**os.environ, "XDG_CACHE_HOME": str(store), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,
         text=True,

@@ -58,7 +58,7 @@ class Config:
 
     __slots__ = (
         *("builder_optimization_level", "cache", "flags", "limits", "profiles"),
-        *("profiling_verbosity", "progress_monitor"),
+        *("hardware_compatibility_level", "profiling_verbosity", "progress_monitor"),
     )
 
     def __init__(self) -> None:
@@ -112,6 +112,12 @@ class Network:
     inputs: list[Any] = field(default_factory=list)
     nodes: list[str] = field(default_factory=list)
     plugins: list[fake_plugins.Layer] = field(default_factory=list)
+    weights: list[str] = field(default_factory=list)
+    marked: list[str] = field(default_factory=list)
+
+    def mark_weights_refittable(self, name: str) -> bool:
+        self.marked += [name] if name in self.weights else []
+        return name in self.weights
 
     @property
     def num_inputs(self) -> int:
@@ -139,6 +145,7 @@ class OnnxParser:
         return self._take(onnx.load_from_string(model).graph)
 
     def _take(self, graph: onnx.GraphProto) -> bool:
+        self.network.weights = [tensor.name for tensor in graph.initializer]
         fed = {name for node in graph.node if node.op_type == "ConstantOfShape" for name in node.input}
         for value in graph.input:
             shape = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in value.type.tensor_type.shape.dim)
@@ -184,8 +191,12 @@ class Builder:
         if any(severity <= Severity.ERROR for severity, _ in MODULE.says):
             return None
         if config.cache is not None:
-            config.cache.lines |= {f"kernel of {name}".encode() for name in network.nodes}
-        return b"plan"
+            timed = {f"kernel of {name}".encode() for name in network.nodes}
+            if "error_on_miss" in config.flags and not timed <= config.cache.lines:
+                self.log.log(Severity.ERROR, "timingCache.cpp:9: Cache miss")
+                return None
+            config.cache.lines |= timed
+        return b"stripped" if "strip" in config.flags else b"plan"
 
 
 class Runtime:
@@ -213,7 +224,16 @@ def install(monkeypatch: pytest.MonkeyPatch, version: str = "10.6.0", machine: M
     MODULE.init_libnvinfer_plugins = lambda log, namespace: True
     MODULE.MemoryPoolType = SimpleNamespace(WORKSPACE="workspace")
     # FP16, INT8 and FP8 are gone from 11; whoever asks for them gets an AttributeError.
-    MODULE.BuilderFlag = SimpleNamespace(TF32="tf32")
+    MODULE.BuilderFlag = SimpleNamespace(
+        TF32="tf32",
+        STRIP_PLAN="strip",
+        REFIT_INDIVIDUAL="refit_individual",
+        VERSION_COMPATIBLE="version_compatible",
+        EXCLUDE_LEAN_RUNTIME="exclude_lean_runtime",
+        ERROR_ON_TIMING_CACHE_MISS="error_on_miss",
+    )
+    levels = {"NONE": "none", "AMPERE_PLUS": "ampere_plus"}
+    MODULE.HardwareCompatibilityLevel = SimpleNamespace(**levels)
     MODULE.ProfilingVerbosity = SimpleNamespace(DETAILED="detailed")
     # 11 knows no weak typing, so the flag that asks for strong typing is gone.
     flags = {} if version.startswith("11") else {"STRONGLY_TYPED": 1}

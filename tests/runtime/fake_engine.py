@@ -87,9 +87,15 @@ MODELS = {
 _DTYPES = {"FLOAT": "float32", "HALF": "float16", "BF16": "uint16", "INT64": "int64", "INT32": "int32"}
 
 
-def plan(name: str, *profiles: Mapping[str, Sequence[Sequence[int]]], scratch: int = 1024) -> bytes:
-    """The plan of a model. profiles: least, best and largest shape of every input."""
-    return json.dumps({"model": name, "profiles": profiles, "scratch": scratch}).encode()
+def plan(
+    name: str,
+    *profiles: Mapping[str, Sequence[Sequence[int]]],
+    scratch: int = 1024,
+    taken: Mapping[str, Any] | None = None,
+) -> bytes:
+    """The plan of a model. profiles: least, best and largest shape of every input. taken: dtype and elements of the
+    weights that it was stripped of, of which `linear` computes with `w`."""
+    return json.dumps({"model": name, "profiles": profiles, "scratch": scratch, "taken": taken or {}}).encode()
 
 
 class Engine:
@@ -107,6 +113,14 @@ class Engine:
         self.names = [*self.model.inputs, *self.model.outputs]
         self.num_io_tensors = len(self.names)
         self.made = 0
+        self.taken: Mapping[str, Sequence[Any]] = said.get("taken", {})
+        self.weights: dict[str, np.ndarray[Any, Any]] = {}
+
+    def run(self, given: Arrays) -> Arrays:
+        if not self.taken:
+            return self.model.run(given)
+        assert self.weights.keys() == self.taken.keys(), "a run without the weights"
+        return {"y": given["x"] @ self.weights["w"].reshape(WEIGHT.shape).astype(np.float32)}
 
     def _of(self, name: str) -> tuple[str, Shape]:
         return {**self.model.inputs, **self.model.outputs}[name]
@@ -199,7 +213,7 @@ class Context:
                 now = (self.shapes, self.addresses, self.active_optimization_profile)
                 assert now == (shapes, addresses, profile), "the context of a graph was set to something else"
             given = {name: self._read(name, shapes[name], addresses[name]) for name in engine.model.inputs}
-            for name, array in engine.model.run(given).items():
+            for name, array in engine.run(given).items():
                 dtype = _DTYPES[engine._of(name)[0]]
                 self._write(name, np.ascontiguousarray(array, dtype), addresses.get(name, 0))
 
@@ -220,14 +234,55 @@ class Context:
         ctypes.memmove(address, array.ctypes.data, array.nbytes)
 
 
+@dataclass(frozen=True)
+class Weights:
+    dtype: Any
+    address: int
+    size: int
+
+
+class Refitter:
+    """Copies weights from where they lie when it refits, as TensorRT does."""
+
+    def __init__(self, engine: Engine, log: Any) -> None:
+        self.engine, self.log = engine, log
+        self.given: dict[str, Weights] = {}
+
+    def get_all_weights(self) -> list[str]:
+        return list(self.engine.taken)
+
+    def get_missing_weights(self) -> list[str]:
+        return [name for name in self.engine.taken if name not in self.given]
+
+    def get_weights_prototype(self, name: str) -> Weights:
+        dtype, size = self.engine.taken[name]
+        return Weights(DataType[dtype], 0, size)
+
+    def set_named_weights(self, name: str, weights: Weights) -> bool:
+        self.given[name] = weights
+        return True
+
+    def refit_cuda_engine(self) -> bool:
+        for name, one in self.given.items():
+            kind = np.dtype(_DTYPES[one.dtype.name])
+            data = ctypes.string_at(one.address, one.size * kind.itemsize)
+            self.engine.weights[name] = np.frombuffer(data, kind)
+        if self.engine.broken:
+            self.log.log(Severity.ERROR, "refit.cpp:7: weights of layer 3 are contradictory")
+        return not self.engine.broken
+
+
 def install(monkeypatch: pytest.MonkeyPatch, cuda: Cuda, version: str = "10.6.0") -> Any:
     """Put the stand-in where `import tensorrt` finds it; the engines that it loads are in its `engines`."""
     module = fake_tensorrt.install(monkeypatch, version)
-    module.engines = []
+    module.engines, module.runtimes = [], []
 
     class Runtime:
+        engine_host_code_allowed = False
+
         def __init__(self, log: Any) -> None:
             self.log = log
+            module.runtimes.append(self)
 
         def deserialize_cuda_engine(self, plan: bytes) -> Engine | None:
             try:
@@ -238,7 +293,8 @@ def install(monkeypatch: pytest.MonkeyPatch, cuda: Cuda, version: str = "10.6.0"
             module.engines.append(Engine(said, cuda, self.log))
             return module.engines[-1]
 
-    kinds = (TensorIOMode, TensorLocation, ExecutionContextAllocationStrategy, IOutputAllocator, Runtime)
+    kinds = (TensorIOMode, TensorLocation, ExecutionContextAllocationStrategy, IOutputAllocator, Runtime, Refitter,
+             Weights)  # fmt: skip
     for kind in kinds:
         monkeypatch.setattr(module, kind.__name__, kind, raising=False)
     module.DataType = DataType

@@ -322,8 +322,10 @@ def tactic_changes(locked: list[dict[str, str]], now: list[dict[str, str]]) -> l
     Layers of one name are told apart by their order.
     """
     old, new = _numbered(locked), _numbered(now)
-    found = [_differs(f"layer '{name}'", old.get(name), new.get(name), "tactic ") for name in {**old, **new}]
-    return [one for one in found if one]
+    found = [f"layer '{name}' is gone" for name in old if name not in new]
+    found += [f"layer '{name}' is new, with tactic {_shown(new[name])}" for name in new if name not in old]
+    both = [_differs(f"tactic of layer '{name}'", old[name], new[name]) for name in old if name in new]
+    return [*(one for one in both if one), *found]
 
 
 def _numbered(layers: list[dict[str, str]]) -> dict[str, str]:
@@ -336,9 +338,9 @@ def _numbered(layers: list[dict[str, str]]) -> dict[str, str]:
     return found
 
 
-def _differs(what: str, old: Any, new: Any, kind: str = "") -> str | None:
+def _differs(what: str, old: Any, new: Any) -> str | None:
     """`option precision: fp16 -> fp32`; None where both are the same."""
-    return None if old == new else f"{what}: {kind}{_shown(old)} -> {_shown(new)}"
+    return None if old == new else f"{what}: {_shown(old)} -> {_shown(new)}"
 
 
 def _shown(value: Any) -> str:

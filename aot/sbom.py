@@ -89,12 +89,11 @@ def _licenses(name: str, version: str) -> list[dict[str, Any]]:
         return []
     if said["Version"] != version:
         return []
-    expression = said.get("License-Expression")
-    if expression:
+    for expression in said.get_all("License-Expression") or ():
         return [{"expression": expression}]
     classified = [
         line.rpartition(" :: ")[2] for line in said.get_all("Classifier") or () if line.startswith("License :: ")
     ]
-    text = (said.get("License") or "").strip()
+    text = "".join(said.get_all("License") or ()).strip()
     names = sorted(set(classified)) or ([text] if text and "\n" not in text and len(text) < 100 else [])
     return [{"license": {"name": one}} for one in names]

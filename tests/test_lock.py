@@ -296,9 +296,8 @@ def test_other_tactics_make_a_build_that_is_not_accepted(tmp_path: Path) -> None
     said = {"engines": [{"target": "sm90", "tactics": layers(("a", "one"))}], "digests": {}}
     ledger = Ledger(Lock(tmp_path / "m.lock", said))
     assert ledger.tactics([engine(tmp_path / "same", ("a", "one"))]) == []
-    assert ledger.tactics([engine(tmp_path / "other", ("a", "two"))]) == [
-        "engine sm90, tactic of layer 'a': one -> two"
-    ]
+    says = "engine sm90, tactic of layer 'a': one -> two"
+    assert ledger.tactics([engine(tmp_path / "other", ("a", "two"))]) == [says]
     assert Ledger().tactics([engine(tmp_path / "free", ("a", "two"))]) == []
 
     from aot.stages.package import package

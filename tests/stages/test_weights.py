@@ -38,7 +38,8 @@ def run(tmp_path: Path) -> Run:
 
 def final(folder: Path, key: str, text: str = LINEAR, **weights: np.ndarray[Any, Any]) -> QuantizedGraph:
     (folder / key).mkdir(parents=True)
-    write(folder / key / "model.onnx", text, **(weights or {"w": W, "bias": BIAS}))
+    given: dict[str, Any] = weights or {"w": W, "bias": BIAS}
+    write(folder / key / "model.onnx", text, **given)
     return QuantizedGraph(Entry("quantize", key, folder / key, {"nodes": 3}))
 
 
@@ -61,7 +62,7 @@ def final(folder: Path, key: str, text: str = LINEAR, **weights: np.ndarray[Any,
     ],
 )
 def test_weights_leave_and_what_the_builder_must_know_stays(tmp_path: Path, text: str, names: set[str]) -> None:
-    every = {
+    every: dict[str, Any] = {
         **{"w": W, "bias": BIAS, "v": np.ones(4, np.float32), "row": np.ones((1, 4), np.float32)},
         **{"k": np.ones((2, 2, 3, 3), np.float32), "c": np.ones(2, np.float32), "v2": np.array([1, 2], np.float32)},
         **{"q": W.astype(np.int8), "scales": BIAS, "z": np.zeros(3, np.int8)},
@@ -96,7 +97,9 @@ def test_the_rest_depends_on_everything_but_the_values_that_leave(run: Run, tmp_
 
 def test_the_rest_does_not_depend_on_where_weights_lie(run: Run, tmp_path: Path) -> None:
     model, found = ir.load(final(tmp_path, "source").model), []
-    for name, more in (("inside", {}), ("beside", {"external_data": "model.onnx.data", "size_threshold_bytes": 8})):
+    beside: dict[str, Any] = {"external_data": "model.onnx.data", "size_threshold_bytes": 8}
+    ways: dict[str, dict[str, Any]] = {"inside": {}, "beside": beside}
+    for name, more in ways.items():
         (tmp_path / name).mkdir()
         ir.save(model, tmp_path / name / "model.onnx", **more)
         found.append(strip(run, QuantizedGraph(Entry("quantize", name, tmp_path / name, {}))))

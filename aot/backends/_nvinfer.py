@@ -257,6 +257,10 @@ _ADVICE = (
         "out of memory|OutOfMemory|insufficient memory",
         "lower a profile's max, or set engine.workspace_mib in a profile file",
     ),
+    (
+        "nvinfer_lean",
+        "install the lean runtime of the same version (pip install tensorrt-lean), or build with --no-lean-runtime",
+    ),
     ("kMIN|kMAX|kOPT|optimization profile", "check the ranges with which the Dims enter the profile"),
     (
         "find any implementation|fallback kernel|NVRTC|dedicated kernel",

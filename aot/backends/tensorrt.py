@@ -108,7 +108,8 @@ class TensorRt(Nvinfer):
     def look(self, trt: ModuleType, log: Any, plan: Path, options: EngineOptions) -> None:
         """See Nvinfer.look: a builder is where the GPU is."""
         runtime = trt.Runtime(log)
-        runtime.engine_host_code_allowed = options.version_compatible
+        if options.version_compatible and options.lean_runtime:
+            runtime.engine_host_code_allowed = True
         engine = runtime.deserialize_cuda_engine(plan.read_bytes())
         if engine is not None:  # else the comparison says why
             plan.with_suffix(TACTICS).write_text(json.dumps(tactics(trt, engine), indent=1))

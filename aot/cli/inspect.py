@@ -95,6 +95,7 @@ def describe(data: dict[str, Any], decisions: list[dict[str, Any]], nodes: bool)
     for engine in data["engines"]:
         state = engine["reason"] or f"cosine {number(engine['cosine'])}"
         facts.append((f"engine {engine['target']}", f"{engine['backend']}, {size_of(engine['bytes'])}, {state}"))
+        facts += [("  form", said) for said in _forms(engine)]
         facts += [(f"  {one['plugin']}", _launched(one)) for one in engine.get("kernels", ())]
     facts += _replaced(data["replaced"])
     built = {engine["target"] for engine in data["engines"]}
@@ -119,6 +120,16 @@ def describe(data: dict[str, Any], decisions: list[dict[str, Any]], nodes: bool)
             counts[group] = counts.get(group, 0) + 1
         rows = [(precision, op, str(count)) for (precision, op), count in sorted(counts.items())]
     return "\n".join([*lines, table(rows)]) if rows else "\n".join(lines)
+
+
+def _forms(engine: dict[str, Any]) -> list[str]:
+    """In which ways an engine is another than the plain one (see docs/slim.md)."""
+    stripped, lean, hardware = (engine.get(f) for f in ("stripped", "version_compatible", "hardware_compatible"))
+    return [
+        *([f"stripped: {stripped['weights']} weights are put in when it is loaded"] if stripped else []),
+        *([f"version-compatible, {lean} the lean runtime in the plan"] if lean else []),
+        *([f"hardware-compatible: {hardware}"] if hardware else []),
+    ]
 
 
 def _launched(one: dict[str, Any]) -> str:

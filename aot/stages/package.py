@@ -45,6 +45,10 @@ class Result:
     summary: dict[str, Any]
 
 
+FORMS = ("stripped", "version_compatible", "hardware_compatible")
+"""What the facts of an engine say that is another than the plain one (see records.Engine)."""
+
+
 def package(
     run: Run, prepared: Prepared, plan: Plan, engines: Sequence[Engine], reports: Sequence[Report], output: Path | None
 ) -> Result:
@@ -123,6 +127,7 @@ def summarize(
                 "seconds": engine.entry.seconds,
                 "cached": engine.entry.cached,
                 "verification": _numbers(report),
+                **{form: engine.facts[form] for form in FORMS if form in engine.facts},
             }
         )
     return {

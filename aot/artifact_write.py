@@ -13,7 +13,7 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -220,15 +220,17 @@ def sibling(output: Path) -> Iterator[Path]:
 
 
 def sweep(output: Path) -> None:
-    """Remove what killed runs left beside `output`; an old artifact whose replacement never arrived goes back."""
+    """Remove what killed runs left beside `output`, as far as the disk lets; an old artifact whose replacement never
+    arrived goes back."""
     pattern = re.compile(rf"(\.{re.escape(output.name)}\.[0-9a-f-]+)\.(new|old|tarnew|lock)")
     found: dict[str, list[Path]] = {}
-    for path in sorted(output.parent.iterdir()):
-        if match := pattern.fullmatch(path.name):
-            found.setdefault(match[1], []).append(path)
-    for claimed in locks.abandoned(output.parent, set(found)):
-        for path in found[claimed.name]:
-            if path.suffix == ".old" and not output.exists():
-                os.rename(path, output)
-            else:
-                folders.remove(path)
+    with suppress(OSError):
+        for path in sorted(output.parent.iterdir()):
+            if match := pattern.fullmatch(path.name):
+                found.setdefault(match[1], []).append(path)
+        for claimed in locks.abandoned(output.parent, set(found)):
+            for path in found[claimed.name]:
+                if path.suffix == ".old" and not output.exists():
+                    os.rename(path, output)
+                else:
+                    folders.remove(path)

@@ -171,13 +171,22 @@ class Store:
 
     def look(self, stage: str, key: str) -> Entry | None:
         """The same, and it does not count as use."""
+        try:
+            return self.read(stage, key)
+        except OSError:
+            return None
+
+    def read(self, stage: str, key: str) -> Entry | None:
+        """The same; raises OSError where it cannot be told, since the disk does not let it be read."""
         home = self.home(stage, key)
         try:
             record = unsealed((home / FACTS).read_bytes())
             files: Mapping[str, Any] = record["files"]
             if any((home / name).stat().st_size != file["bytes"] for name, file in files.items()):
                 return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
         return Entry(stage, key, home, record["facts"], files=files)
 

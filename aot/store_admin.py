@@ -6,7 +6,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ LIMIT = "AOT_CACHE_LIMIT"
 
 @dataclass(frozen=True)
 class Item:
-    """One entry. used: when it was made or last taken up (seconds since 1970, by the clock that dates its files)."""
+    """One entry. used: when it was made or last taken up (seconds since 1970, by the clock that dates its files).
+    age: seconds since then. whole: None where the disk does not let it be read."""
 
     stage: str
     key: str
@@ -35,7 +36,7 @@ class Item:
     bytes: int
     used: float
     age: float
-    whole: bool
+    whole: bool | None
 
     def age_days(self) -> float:
         """Days since it was used."""
@@ -61,8 +62,13 @@ class Collected:
         return {"removed": self.removed, "swept": self.swept, "bytes": self.bytes, "in_use": self.in_use}
 
 
-def entries(store: Store) -> Iterator[Item]:
-    """Every entry of the store, damaged ones included; which does not count as use."""
+def entries(store: Store) -> list[Item]:
+    """Every entry of the store, damaged ones included; which does not count as use. Raises StoreError."""
+    with _telling(store, "read"):
+        return list(_entries(store))
+
+
+def _entries(store: Store) -> Iterator[Item]:
     now = _now(store)
     for stage in _listed(store.root):
         if stage.name in (TMP, LOCKS) or not stage.is_dir():
@@ -72,13 +78,15 @@ def entries(store: Store) -> Iterator[Item]:
                 continue
             try:
                 used = _used(home)
+                if used > now + AHEAD:  # dated by a clock that was ahead: from now on it ages as everything does
+                    with suppress(OSError):
+                        os.utime(home / FACTS)
+                        used = _used(home)
             except FileNotFoundError:  # removed by someone else meanwhile
                 continue
-            if used > now + AHEAD:  # dated by a clock that was ahead: from now on it ages as everything does
-                with suppress(OSError):
-                    os.utime(home / FACTS)
-                    used = _used(home)
-            whole = store.look(stage.name, home.name) is not None
+            whole: bool | None = None
+            with suppress(OSError):
+                whole = store.read(stage.name, home.name) is not None
             yield Item(stage.name, home.name, home, _size(home), used, max(0.0, now - used), whole)
 
 
@@ -89,15 +97,15 @@ def collect_garbage(store: Store, *, older_than_days: float | None = None, max_b
     What somebody uses stays: an entry that a running build has taken up or makes, what a process loaded. Raises
     StoreError where the disk refuses.
     """
-    try:
+    with _telling(store, "cleaned"):
         swept, freed = _sweep(store)
-        found = sorted(entries(store), key=lambda item: item.used)
+        found = sorted(_entries(store), key=lambda item: item.used)
         total = sum(item.bytes for item in found)
         removed = in_use = 0
         for item in found:
             old = older_than_days is not None and item.age_days() > older_than_days
             over = max_bytes is not None and total > max_bytes
-            if item.whole and not (old or over):
+            if item.whole is not False and not (old or over):
                 continue
             if not _remove(store, item):
                 in_use += 1
@@ -108,13 +116,20 @@ def collect_garbage(store: Store, *, older_than_days: float | None = None, max_b
         if older_than_days is not None:
             _forget(store, older_than_days * locks.DAY)
         _drop_locks(store)
+    return Collected(removed, swept, freed, in_use)
+
+
+@contextmanager
+def _telling(store: Store, done: str) -> Iterator[None]:
+    """Raise StoreError where the disk refuses that the store is read or cleaned."""
+    try:
+        yield
     except OSError as error:
         raise StoreError(
-            f"the store cannot be cleaned: {error.strerror or error}",
+            f"the store cannot be {done}: {error.strerror or error}",
             where=str(error.filename or store.root),
             fix="run it as the user whose store it is, where its disk can be written",
         ) from error
-    return Collected(removed, swept, freed, in_use)
 
 
 def damage(store: Store) -> tuple[int, list[Path]]:
@@ -130,13 +145,14 @@ def damage(store: Store) -> tuple[int, list[Path]]:
             found.append(item.path)
             if entry is not None:
                 store.condemn(entry)
-    caches = [path for path in _listed(store.root / timing_cache.FOLDER) if path.suffix == timing_cache.SUFFIX]
-    for is_whole, paths in ((_is_sealed, _records(store)), (timing_cache.is_whole, caches)):
-        for path in paths:
-            checked += 1
-            with suppress(FileNotFoundError):  # removed meanwhile
-                if not is_whole(path):
-                    found.append(path)
+    with _telling(store, "read"):
+        caches = [path for path in _listed(store.root / timing_cache.FOLDER) if path.suffix == timing_cache.SUFFIX]
+        for is_whole, paths in ((_is_sealed, _records(store)), (timing_cache.is_whole, caches)):
+            for path in paths:
+                checked += 1
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    if not is_whole(path):
+                        found.append(path)
     return checked, found
 
 
@@ -185,7 +201,7 @@ def _remove(store: Store, item: Item) -> bool:
             if one is None:
                 return False
             held.append(one)
-        if item.whole and _used(item.path) > item.used:  # taken up since, by who could not say so
+        if item.whole is not False and _used(item.path) > item.used:  # taken up since, by who could not say so
             return False
         _discard(store, item.path)
     except locks.NoLocksError:  # who uses it cannot be told

@@ -20,7 +20,7 @@ from aot.artifact import (
     RecordPart,
     Records,
 )
-from aot.artifact_write import Contents, is_accepted, is_current, write
+from aot.artifact_write import Contents, is_accepted, is_current, sweep, write
 from aot.config import AUTO_PRECISION
 from aot.profile import as_json
 from aot.records import TACTICS, TIMING, Engine, Record, Report
@@ -75,7 +75,9 @@ def package(
     current = is_current(target, identity)
     times = [*run.times]
     summary = summarize(prepared, plan, built, reasons, times)
-    if not current:
+    if current:
+        sweep(target)
+    else:
         current = not write(target, _contents(run, prepared, plan, built, summary, identity), run.store)
 
     if run.ledger.to is not None:

@@ -217,6 +217,9 @@ class Request(Settings):
     workers: int = Field(default=1, ge=1)
 
 
+_MOST = 1 << 20
+"""Bytes that a file of settings may have."""
+
 S = TypeVar("S", bound=Settings)
 
 
@@ -242,13 +245,20 @@ def read(path: Path) -> dict[str, Any]:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Refuses a key that is given twice, of which YAML would silently take the last."""
+        """Refuses a key that is given twice, of which YAML would silently take the last, and references: a few of them
+        in each other stand for more than any memory holds."""
+
+        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+            if self.check_event(yaml.AliasEvent):
+                line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
+                raise yaml.YAMLError(f"line {line}: a reference to what stands elsewhere; write it out")
+            return super().compose_node(parent, index)
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             seen: dict[str, int] = {}
             for key, _ in node.value:
                 line = key.start_mark.line + 1
-                if key.value in seen and isinstance(key.value, str):
+                if isinstance(key.value, str) and key.value in seen:
                     raise UsageError(
                         f"the key '{key.value}' is given twice, in lines {seen[key.value]} and {line}",
                         where=f"{path}:{line}",
@@ -259,8 +269,11 @@ def read(path: Path) -> dict[str, Any]:
             return super().construct_mapping(node, deep)
 
     try:
+        if path.stat().st_size > _MOST:
+            raise yaml.YAMLError(f"it has more than {_MOST:,} bytes")
         data = yaml.load(path.read_text(), Loader) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, ValueError, TypeError, RecursionError, LookupError, AttributeError) as error:
+        # Beside YAMLError: dates and numbers that are none, keys that are lists, depth, tags of unknown kinds.
         raise UsageError(
             "cannot read the settings",
             where=f"{path}: {' '.join(str(error).split())}",

@@ -169,21 +169,22 @@ class Ranges(Record):
 
     observed: Record | None = None
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self, *names: str) -> dict[str, list[float]]:
+        """These numbers of every tensor. Raises ArtifactError where the file does not hold them."""
         file = self.path / "ranges.json"
-        data = json_of(file)
-        if not isinstance(data, dict) or not all(_is_range(found) for found in data.values()):
-            raise damaged(file, "it does not hold a range for each tensor")
-        return data
+        try:
+            return {tensor: [float(found[name]) for name in names] for tensor, found in json_of(file).items()}
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise damaged(file, f"it does not hold a range for each tensor: {error!r}") from error
 
     def amax(self) -> dict[str, float]:
         """The magnitude that the largest quantized number stands for, as the calibrator chose it, of every tensor
         observed; the largest one observed where the tensor feeds no layer."""
-        return {name: float(found["amax"]) for name, found in self._read().items()}
+        return {name: amax for name, (amax,) in self._read("amax").items()}
 
     def extremes(self) -> dict[str, float]:
         """The largest magnitude observed of every float value, whatever the calibrator clips."""
-        return {name: max(-float(found["low"]), float(found["high"])) for name, found in self._read().items()}
+        return {name: max(-low, high) for name, (low, high) in self._read("low", "high").items()}
 
     def statistics(self) -> Statistics:
         """All that was observed, at the level that the recipe needs. Raises ValueError for ranges that come from an
@@ -237,12 +238,6 @@ class References(Record):
         for case in sorted(cases, key=lambda case: place.get(case["name"], len(place))):
             given, made = (_arrays(self.path / f"{case['name']}.{end}.npz") for end in ("in", "out"))
             yield Case(case["name"], case["kind"], case["sizes"], given, made)
-
-
-def _is_range(found: Any) -> bool:
-    return isinstance(found, dict) and all(
-        isinstance(found.get(name, 0.0), int | float) for name in ("amax", "low", "high")
-    )
 
 
 def _is_case(case: Any) -> bool:

@@ -40,9 +40,17 @@ def load(path: Path, kept: Kept = lambda model: (), *, inline: bool = True) -> i
             if weight.const_value is not None and weight.const_value.dtype != ir.DataType.STRING:
                 weight.const_value.numpy()
         _tidy(model, kept, inline)
-    except (OSError, ValueError, TypeError, LookupError, ir.serde.SerdeError, ir.passes.PassError) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        RuntimeError,
+        ir.serde.SerdeError,
+        ir.passes.PassError,
+    ) as error:
         said: BaseException = error
-        while isinstance(said, ir.serde.SerdeError) and said.__cause__ is not None:
+        while isinstance(said, ir.serde.SerdeError | RuntimeError) and said.__cause__ is not None:
             said = said.__cause__
         raise not_whole(path, said) from error
     return model

@@ -69,7 +69,10 @@ def check(proto: onnx.ModelProto, where: str) -> None:
     ring = _ring({function_name(one): one.node for one in proto.functions})
     if ring:
         raise _invalid(f"its functions call each other in a circle: {' -> '.join(ring)}", where, "export it without")
-    for user, name in _unmade(proto.graph, frozenset()):
+    for user, name in (
+        *_unmade(proto.graph, frozenset()),
+        *(unmade for one in proto.functions for unmade in _unmade_in(one)),
+    ):
         raise _invalid(
             f"{user} '{name}', which nothing in it makes", where, "export the model again; a part of it was cut off"
         )
@@ -169,6 +172,15 @@ def _unmade(graph: onnx.GraphProto, outside: frozenset[str]) -> Iterator[tuple[s
         for inner in _graphs(node):
             yield from _unmade(inner, names)
     yield from (("an output is", value.name) for value in graph.output if value.name not in names)
+
+
+def _unmade_in(function: onnx.FunctionProto) -> Iterator[tuple[str, str]]:
+    names = {*function.input, *(name for node in function.node for name in node.output), ""}
+    for node in function.node:
+        yield from ((f"{node_title(node)} reads", name) for name in node.input if name not in names)
+        for inner in _graphs(node):
+            yield from _unmade(inner, frozenset(names))
+    yield from (("an output of a function is", name) for name in function.output if name not in names)
 
 
 def _check_nodes(proto: onnx.ModelProto, where: str) -> None:

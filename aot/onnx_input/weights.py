@@ -17,6 +17,11 @@ LARGEST_SPARSE = 1 << 28
 """Elements of a sparse tensor, which is read as a dense one: 1 GiB in FP32."""
 _BITS = {"FLOAT": 32, "DOUBLE": 64, "BOOL": 8, "STRING": 0}
 """Of dtypes whose names do not say it."""
+_FIELDS = {
+    "FLOAT": "float_data", "COMPLEX64": "float_data", "STRING": "string_data", "INT64": "int64_data",
+    "DOUBLE": "double_data", "COMPLEX128": "double_data", "UINT32": "uint64_data", "UINT64": "uint64_data",
+}  # fmt: skip
+"""Where elements stand one by one, by dtype; of all others it is int32_data. https://onnx.ai/onnx/api/classes.html"""
 _TYPED = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 
 
@@ -27,7 +32,7 @@ def check(tensor: onnx.TensorProto, folder: Path, where: str) -> None:
     """
     import onnx
 
-    if tensor.data_type in (0, *(set(range(100)) - set(onnx.TensorProto.DataType.values()))):
+    if tensor.data_type not in set(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED}:
         raise _wrong(tensor, f"is of dtype {tensor.data_type}, which ONNX does not have", where)
     count = math.prod(tensor.dims)
     if min(tensor.dims, default=0) < 0 or count >= 1 << 63:
@@ -38,8 +43,26 @@ def check(tensor: onnx.TensorProto, folder: Path, where: str) -> None:
     elif tensor.HasField("raw_data"):
         if len(tensor.raw_data) != size:
             raise _short(tensor, size, len(tensor.raw_data), where)
-    elif count and not any(len(getattr(tensor, field)) for field in _TYPED):
+    else:
+        _check_typed(tensor, count, where)
+
+
+def _check_typed(tensor: onnx.TensorProto, count: int, where: str) -> None:
+    """Elements that stand one by one: as many as the sizes ask for, in the field of the dtype."""
+    import onnx
+
+    held = {field: len(getattr(tensor, field)) for field in _TYPED if len(getattr(tensor, field))}
+    if count and not held:
         raise _wrong(tensor, f"has the sizes {list(tensor.dims)} and no data", where)
+    name = onnx.TensorProto.DataType.Name(tensor.data_type)
+    field = _FIELDS.get(name, "int32_data")
+    wrong = next((other for other in held if other != field), None)
+    if wrong is not None:
+        raise _wrong(tensor, f"is of dtype {name.lower()}, and its elements are {wrong}", where)
+    needed = 2 * count if name.startswith("COMPLEX") else count
+    packed = _size(tensor, count)  # where several elements share a byte, and each byte is one number
+    if count and held[field] not in (needed, min(packed, count)):
+        raise _wrong(tensor, f"needs {needed} elements for {list(tensor.dims)}, and has {held[field]}", where)
 
 
 def check_sparse(tensor: onnx.SparseTensorProto, folder: Path, where: str) -> None:

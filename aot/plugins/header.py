@@ -109,8 +109,9 @@ def read(file: Path) -> Header:
         text = (error.text or "").strip()
         at = f"{file}:{error.lineno}" + (f": {text}" if text else "")
         raise PluginError(f"plugin {file.stem}: {type(error).__name__}: {error.msg}", where=at) from error
-    except ValueError as error:  # NUL bytes
-        raise PluginError(f"plugin {file.stem} is not Python source: {error}", where=str(file)) from error
+    except (ValueError, MemoryError, RecursionError) as error:  # NUL bytes; nested deeper than Python's parser goes
+        said = str(error) or "it is nested too deeply"
+        raise PluginError(f"plugin {file.stem} is not Python source: {said}", where=str(file)) from error
     except OSError as error:
         raise PluginError(f"plugin {file.stem} cannot be read: {error.strerror}", where=str(file)) from error
     lines, assigned = _parts(tree)
@@ -153,7 +154,7 @@ def _parts(tree: ast.Module) -> tuple[dict[str, int], dict[str, ast.expr]]:
 def _literal(file: Path, part: str, kind: type, written: ast.expr | None, line: int) -> Any:
     try:
         value = ast.literal_eval(written) if written is not None else None
-    except ValueError:
+    except (ValueError, TypeError, MemoryError, RecursionError):  # calls, unhashable keys, depth
         value = None
     if not isinstance(value, kind):
         raise PluginError(

@@ -7,7 +7,7 @@ is an expression, which an engine evaluates for the sizes that it meets. As plai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 from aot.errors import PluginError
@@ -101,6 +101,27 @@ def evaluate(tree: Any, sizes: Mapping[str, Sequence[int]]) -> int:
     if op == "size":
         return int(sizes[left][right])
     return OPERATIONS[op](evaluate(left, sizes), evaluate(right, sizes))
+
+
+DEEPEST = 50
+"""Operations inside each other that an expression may have."""
+
+
+def is_expression(tree: Any, inputs: Collection[str], depth: int = 0) -> bool:
+    """Whether plain data, of whatever origin, is an expression of the sizes of these inputs."""
+    if type(tree) is int:
+        return True
+    if not isinstance(tree, list | tuple) or len(tree) != 3 or depth > DEEPEST:
+        return False
+    op, left, right = tree
+    if op == "size":
+        return left in inputs and type(right) is int
+    return (
+        isinstance(op, str)
+        and op in OPERATIONS
+        and is_expression(left, inputs, depth + 1)
+        and is_expression(right, inputs, depth + 1)
+    )
 
 
 def read(tree: Any) -> set[tuple[str, int]]:

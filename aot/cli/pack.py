@@ -15,7 +15,10 @@ from aot.text import size_of, table
 FORMS = {
     "tar": ("FILE", "One .tar, as `aot build -o FILE` writes it."),
     "oci": ("DIR", "An OCI image layout of the model, for registries and clusters (CNCF ModelPack)."),
+    "triton": ("DIR", "A model in the model repository DIR of Triton Inference Server."),
 }
+ONE_ENGINE = ("triton",)
+"""Forms that hold engines of one kind, and take the `engine` to choose it by."""
 """`aot.packing.FORM.write(artifact, to, overwrite=...)` returns the files that it wrote; where that module has one,
 `digest(to)` is what tells them from others."""
 
@@ -30,9 +33,10 @@ def _form_options(command: Any) -> Any:
 @click.command("pack", no_args_is_help=True)
 @click.argument("artifact")
 @_form_options
+@click.option("--engine", metavar="TARGET", help="sm90, ..., or cpu: what --triton serves, where there are several.")
 @click.option("-f", "--force", is_flag=True, help="Replace what is there, where it is of the same form.")
 @_options.json_option
-def command(artifact: str, force: bool, as_json: bool, **places: str | None) -> int:
+def command(artifact: str, engine: str | None, force: bool, as_json: bool, **places: str | None) -> int:
     """Pack ARTIFACT, a folder or a .tar, into the forms that are asked for.
 
     Every file is checked first. The same artifact gives the same bytes, whenever and wherever it is packed.
@@ -41,6 +45,7 @@ def command(artifact: str, force: bool, as_json: bool, **places: str | None) -> 
     Examples:
       aot pack minilm.aot --oci minilm-oci
       aot pack minilm.aot --tar minilm.tar --force
+      aot pack minilm.aot --triton models --engine sm90
     """
     from aot.artifact import check_files, prepared_of, read_manifest
     from aot.errors import UsageError
@@ -50,6 +55,9 @@ def command(artifact: str, force: bool, as_json: bool, **places: str | None) -> 
     if not chosen:
         forms = ", ".join(f"--{name} {metavar}" for name, (metavar, _) in FORMS.items())
         raise UsageError("no form to pack it into", where="aot pack", fix=f"give at least one of {forms}")
+    if engine is not None and not chosen.keys() & set(ONE_ENGINE):
+        forms = " or ".join(f"--{form}" for form in ONE_ENGINE)
+        raise UsageError("--engine chooses nothing here", where="aot pack", fix=f"give it with {forms}")
     folder = unpacked(artifact)
     manifest = read_manifest(folder, shown=artifact)
     prepared_of(folder, manifest, shown=artifact)
@@ -59,7 +67,8 @@ def command(artifact: str, force: bool, as_json: bool, **places: str | None) -> 
     done = dict[str, dict[str, Any]]()
     for form, to in chosen.items():
         module = import_module(f"aot.packing.{form}")
-        written = module.write(folder, to, overwrite=force)
+        choice = {"engine": engine} if form in ONE_ENGINE else {}
+        written = module.write(folder, to, overwrite=force, **choice)
         size = sum(path.stat().st_size for path in written)
         done[form] = {"path": str(to), "files": [str(path) for path in written], "bytes": size}
         if hasattr(module, "digest"):

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from aot.serving import Options, serve
 from aot.serving.options import OPTIONS
 
 
@@ -33,9 +34,4 @@ def command(**given: Any) -> int:
       aot serve minilm.aot
       aot serve minilm.aot --host 0.0.0.0 --max-batch 32 --max-wait-ms 5
     """
-    from aot.serving.options import Options
-
-    options = Options(**given)
-    from aot.serving.server import serve
-
-    return serve(options)
+    return serve(Options(**given))

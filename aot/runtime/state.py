@@ -141,24 +141,32 @@ class Stream:
         self._kept, self._shapes, self._begun = None, {}, False
 
     def first(self, sizes: Mapping[str, int]) -> dict[str, Array]:
-        """What the model starts with, elements by their `bits`. Raises InputError where a size is open."""
-        made = {}
-        for name, state in self._manifest.states.items():
-            tensor = self._manifest.inputs[name]
-            shape = self._reader.signature.shape(name, sizes)
-            if shape is None:
-                raise InputError(
-                    f"the inputs do not say how large the state '{name}' is: {tensor}",
-                    fix="begin with states of your own: session.reset({...})",
-                )
-            values = np.frombuffer(state.initial, bits(tensor.dtype))
-            made[name] = np.full(shape, values[0]) if values.size == 1 else values.reshape(shape)
-        return made
+        """See `beginning`."""
+        return beginning(self._manifest, self._reader, sizes)
 
     def _says(self) -> str:
         if not self._reader.states:
             return "the model keeps none: declare states=[...] in model.py"
         return "its states are " + ", ".join(f"{name} {self._manifest.inputs[name]}" for name in self._reader.states)
+
+
+def beginning(manifest: Manifest, reader: Reader, sizes: Mapping[str, int]) -> dict[str, Array]:
+    """The states before the first call at these sizes of Dims, elements by their `bits`.
+
+    Raises InputError where a size is open.
+    """
+    made = {}
+    for name, state in manifest.states.items():
+        tensor = manifest.inputs[name]
+        shape = reader.signature.shape(name, sizes)
+        if shape is None:
+            raise InputError(
+                f"the inputs do not say how large the state '{name}' is: {tensor}",
+                fix="begin with states of your own: session.reset({...})",
+            )
+        values = np.frombuffer(state.initial, bits(tensor.dtype))
+        made[name] = np.full(shape, values[0]) if values.size == 1 else values.reshape(shape)
+    return made
 
 
 def _array(name: str, value: Any) -> tuple[Array, str]:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from aot import __version__
 from aot.errors import AotError
-from aot.serving.options import OPTIONS, Options
+from aot.serving import Options, serve
+from aot.serving.options import OPTIONS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,10 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal comes; the exit code: 0, 1 where requests were cut off, 2 for a user's error."""
     given = vars(parser().parse_args(arguments))
     try:
-        options = Options(**given)
-        from aot.serving.server import serve
-
-        return serve(options)
+        return serve(Options(**given))
     except AotError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -26,13 +26,15 @@ class Front:
         """Raise NotReady or QueueFull where a request would be refused whatever is in it."""
         self._scheduler().admit()
 
-    async def infer(self, request: Request, timeout: float | None = None) -> Outputs:
-        """See Scheduler.infer. timeout: seconds; raises Late when they are over."""
+    async def infer(self, request: Request) -> Outputs:
+        """See Scheduler.infer. Raises Late when the request's timeout is over."""
+        computing = self._scheduler().infer(request.inputs, request.sizes)
+        if request.timeout is None:
+            return await computing
         try:
-            async with asyncio.timeout(timeout):
-                return await self._scheduler().infer(request.inputs, request.sizes)
+            return await asyncio.wait_for(computing, request.timeout)
         except TimeoutError:
-            raise Late(f"no answer in the {timeout:g} s that the request gave it", fix="give it more time") from None
+            raise Late(f"no answer within the request's {request.timeout:g} s", fix="give it more time") from None
 
     def _scheduler(self) -> Scheduler:
         if self.scheduler is None:

@@ -105,21 +105,21 @@ class Grpc:
             return reader.numbers(getattr(one.contents, field), shape)
 
         names = [one.name for one in given]
-        return self._front.model.request(request.id, names, read, [one.name for one in request.outputs])
+        timeout = request.parameters["timeout"].int64_param if "timeout" in request.parameters else None
+        return self._front.model.request(request.id, names, read, [one.name for one in request.outputs], timeout)
 
     def _response(self, asked: Request, outputs: Outputs) -> pb.ModelInferResponse:
-        arrays = [(name, outputs[name]) for name in asked.outputs]
         return pb.ModelInferResponse(
             model_name=self._front.model.name,
             model_version=VERSION,
             id=asked.id,
             outputs=[
                 pb.ModelInferResponse.InferOutputTensor(
-                    name=name, datatype=wire.DATATYPES[array.dtype.name], shape=array.shape
+                    name=name, datatype=self._front.model.datatypes[name], shape=outputs[name].shape
                 )
-                for name, array in arrays
+                for name in asked.outputs
             ],
-            raw_output_contents=[bytes(wire.to_raw(array)) for _, array in arrays],
+            raw_output_contents=[bytes(wire.to_raw(outputs[name])) for name in asked.outputs],
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -18,7 +18,7 @@ from aot.runtime.interchange import Array
 from aot.serving import wire
 from aot.serving.front import Front
 from aot.serving.metrics import CONTENT_TYPE
-from aot.serving.model import SERVER, Request
+from aot.serving.model import SERVER, VERSION, Request
 from aot.serving.refusals import Late, TooLarge, sentence, status
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -72,10 +72,29 @@ class Http:
             self._called(request)
             self._front.admit()
             header, binary = _parts(request.headers.get(HEADER_LENGTH), await self._body(request))
-            wanted = _requested(header)
-            asked = self._front.model.request(_text(header.get("id", ""), "id"), *_inputs(header, binary), list(wanted))
-            outputs = await self._front.infer(asked, _timeout(header))
-            return self._response(asked, outputs, wanted, _binary_by_default(header))
+            asked, raw = self._request(header, binary)
+            return self._response(asked, raw, await self._front.infer(asked))
+
+    def _request(self, header: Mapping[str, Any], binary: memoryview) -> tuple[Request, Mapping[str, bool]]:
+        """The request, and of each of its outputs whether it is wanted as bytes."""
+        parameters = _parameters(header)
+        given = _objects(header.get("outputs") or [], "outputs")
+        outputs = {_text(one.get("name"), "name"): _flag(_parameters(one).get("binary_data")) for one in given}
+        asked = self._front.model.request(
+            _text(header.get("id", ""), "id"),
+            *_inputs(_objects(header.get("inputs"), "inputs"), binary),
+            [_text(one.get("name"), "name") for one in given],
+            parameters.get("timeout"),
+        )
+        default = _flag(parameters.get("binary_data_output")) or False
+        raw = {name: default if outputs.get(name) is None else bool(outputs[name]) for name in asked.outputs}
+        for name, binary_data in raw.items():
+            if not binary_data and self._front.model.datatypes[name] in wire.RAW_ONLY:
+                raise InputError(
+                    f"output '{name}' is {self._front.model.datatypes[name]}, which JSON has no numbers for",
+                    fix='ask for it as bytes: "parameters": {"binary_data": true}',
+                )
+        return asked, raw
 
     def _called(self, request: web.Request) -> None:
         self._front.model.called(request.match_info["model"], request.match_info.get("version", ""))
@@ -88,6 +107,8 @@ class Http:
         if (request.content_length or 0) > self._max:
             raise large
         try:
+            if request.content.is_eof():  # it came with the headers
+                return await request.read()
             async with asyncio.timeout(BODY_SECONDS):
                 return await request.read()
         except web.HTTPRequestEntityTooLarge:
@@ -95,32 +116,24 @@ class Http:
         except TimeoutError:
             raise Late(f"the body did not come in {BODY_SECONDS:g} s", fix="send it at once") from None
 
-    def _response(
-        self, asked: Request, outputs: Mapping[str, Array], wanted: Mapping[str, bool | None], binary: bool
-    ) -> web.Response:
+    def _response(self, asked: Request, raw: Mapping[str, bool], outputs: Mapping[str, Array]) -> web.Response:
         described, tail = [], []
         for name in asked.outputs:
             array = outputs[name]
-            one: dict[str, Any] = {
-                "name": name, "datatype": wire.DATATYPES[array.dtype.name], "shape": list(array.shape)
-            }  # fmt: skip
-            chosen = wanted.get(name)
-            if binary if chosen is None else chosen:
+            one = {"name": name, "datatype": self._front.model.datatypes[name], "shape": array.shape}
+            if raw[name]:
                 tail.append(wire.to_raw(array))
                 one["parameters"] = {"binary_data_size": array.nbytes}
             else:
-                one["data"] = wire.to_numbers(name, array)
+                one["data"] = array.reshape(-1).tolist()
             described.append(one)
-        head = {"model_name": self._front.model.name, "model_version": "1", "outputs": described}
-        if asked.id:
-            head["id"] = asked.id
+        named = {"id": asked.id} if asked.id else {}
+        head = {"model_name": self._front.model.name, "model_version": VERSION, **named, "outputs": described}
         text = json.dumps(head).encode()
         if not tail:
             return web.Response(body=text, content_type="application/json")
-        return web.Response(
-            body=b"".join([text, *tail]),
-            headers={"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(text))},
-        )
+        headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(text))}
+        return web.Response(body=b"".join([text, *tail]), headers=headers)
 
 
 @web.middleware
@@ -161,9 +174,10 @@ def _parts(stated: str | None, body: bytes) -> tuple[dict[str, Any], memoryview]
     return header, memoryview(body)[length:]
 
 
-def _inputs(header: Mapping[str, Any], binary: memoryview) -> tuple[list[str], Callable[[int, wire.Reader], Array]]:
+def _inputs(
+    given: Sequence[Mapping[str, Any]], binary: memoryview
+) -> tuple[list[str], Callable[[int, wire.Reader], Array]]:
     """The names of the inputs, and what reads one of them. The binary data lies in their order."""
-    given = _objects(header.get("inputs"), "inputs")
     parts: list[memoryview | None] = []
     start = 0
     for one in given:
@@ -187,26 +201,6 @@ def _inputs(header: Mapping[str, Any], binary: memoryview) -> tuple[list[str], C
         return reader.numbers(one.get("data"), shape) if part is None else reader.raw(part, shape)
 
     return [_text(one.get("name"), "name") for one in given], read
-
-
-def _requested(header: Mapping[str, Any]) -> dict[str, bool | None]:
-    """The outputs that are asked for, and whether as binary data; None where that is left to the request."""
-    given = _objects(header.get("outputs") or [], "outputs")
-    return {_text(one.get("name"), "name"): _flag(_parameters(one).get("binary_data")) for one in given}
-
-
-def _binary_by_default(header: Mapping[str, Any]) -> bool:
-    return bool(_flag(_parameters(header).get("binary_data_output")))
-
-
-def _timeout(header: Mapping[str, Any]) -> float | None:
-    """Seconds after which the answer is of no use; the protocol's parameter is in microseconds, 0 is none."""
-    found = _parameters(header).get("timeout")
-    if found is None or found == 0:
-        return None
-    if type(found) is not int or not 0 < found < 2**63:
-        raise InputError(f"timeout is {str(found)[:40]}", fix="give microseconds, as a whole number")
-    return found / 1e6
 
 
 def _objects(value: Any, name: str) -> list[dict[str, Any]]:

@@ -14,75 +14,79 @@ from aot.runtime.manifest import Manifest, Tensor
 
 Group = tuple[tuple[int, ...], ...]
 """The shapes of all inputs without axis 0: requests of one group differ in their number of rows alone."""
+Limits = tuple[tuple[int, int], ...]
+"""Ranges of rows, (from, to)."""
 
 
 def batch_dim(manifest: Manifest) -> tuple[str | None, str]:
-    """The Dim that is the batch of the model, or None, and why, for people.
+    """(Dim that is the batch of the model, or None; why, for people).
 
-    It is the Dim that axis 0 of every input and output has, and no other axis. That rows do not look at each other
-    is what a batch means; nothing in the manifest says so.
+    It is the Dim that axis 0 of every input and output has, and no other axis. That the rows of a batch do not look at
+    each other nothing in the manifest says; it is what a batch means.
     """
     tensors = {**manifest.inputs, **manifest.outputs}
     if manifest.states:
-        return None, f"requests are computed alone: the model has states ({', '.join(manifest.states)})"
+        return None, f"the model has states ({', '.join(manifest.states)})"
     first = {name: tensor.shape[0] if tensor.shape else None for name, tensor in tensors.items()}
-    dim = next(iter(first.values()), None)
-    if not isinstance(dim, str) or dim not in manifest.dims:
-        name = next(iter(first), "")
-        return None, f"requests are computed alone: axis 0 of '{name}' is no Dim"
+    name, dim = next(iter(first.items()), ("", None))
+    if not isinstance(dim, str):
+        return None, f"axis 0 of '{name}' is no Dim"
     other = next((name for name, size in first.items() if size != dim), None)
     if other is not None:
-        return None, f"requests are computed alone: axis 0 of '{other}' is not the Dim '{dim}'"
-    inner = next((name for name, tensor in tensors.items() if not _known(tensor, dim, manifest)), None)
+        return None, f"axis 0 of '{other}' is not the Dim '{dim}'"
+    inner = next((name for name, tensor in tensors.items() if not _foreseen(tensor, dim, manifest)), None)
     if inner is not None:
-        return None, f"requests are computed alone: '{inner}' {list(tensors[inner].shape)} may mix rows"
+        return None, f"'{inner}' {list(tensors[inner].shape)} has an axis whose size may depend on other rows"
     return dim, f"requests are joined along the Dim '{dim}'"
 
 
-def _known(tensor: Tensor, batch: str, manifest: Manifest) -> bool:
-    """Whether no other axis is the batch, or of a size that nobody knows before."""
+def _foreseen(tensor: Tensor, batch: str, manifest: Manifest) -> bool:
+    """Whether the other axes have sizes that are fixed, or those of other Dims."""
     return all(size != batch and (isinstance(size, int) or size in manifest.dims) for size in tensor.shape[1:])
 
 
 @dataclass(frozen=True)
 class Joining:
-    """The rows that one call takes. dim: the batch; None: every request is computed alone. most: never more rows."""
+    """dim: the batch of the model, None where it has none. most: rows of several requests together; 1: none are joined.
+
+    why: they are joined, or not.
+    """
 
     dim: str | None
     why: str
     profiles: tuple[Profile, ...]
-    most: int | None
+    most: int
 
     @classmethod
     def of(cls, manifest: Manifest, most: int | None) -> Joining:
-        """What the manifest allows. most: `--max-batch`."""
+        """What the manifest allows. most: `--max-batch`, None for what the profiles take."""
         dim, why = batch_dim(manifest)
-        if most == 1:
-            dim, why = None, "requests are computed alone: --max-batch 1"
-        return cls(dim, why, manifest.profiles, most)
+        if dim is None:
+            return cls(None, f"requests are computed alone: {why}", manifest.profiles, 1)
+        largest = min(max(profile[dim][2] for profile in manifest.profiles), most or 2**63)
+        return cls(
+            dim, why if largest > 1 else "requests are computed alone: 1 row is the most", manifest.profiles, largest
+        )
 
-    def limits(self, sizes: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
-        """The ranges of rows, (from, to), that the profiles take at these sizes of the other Dims."""
-        if self.dim is None:
+    def rows(self, sizes: Mapping[str, int]) -> int:
+        """The rows of a request, by the sizes of its Dims."""
+        return 1 if self.dim is None else sizes[self.dim]
+
+    def limits(self, sizes: Mapping[str, int]) -> Limits:
+        """The rows that a batch may have with these sizes of the other Dims; none where requests are not joined."""
+        if self.dim is None or self.most == 1:
             return ()
         ranges = {
-            (profile[self.dim][0], min(profile[self.dim][2], self.most or profile[self.dim][2]))
+            (profile[self.dim][0], min(profile[self.dim][2], self.most))
             for profile in self.profiles
             if all(profile[dim][0] <= size <= profile[dim][2] for dim, size in sizes.items() if dim != self.dim)
         }
         return tuple(sorted(ranges))
 
-    @property
-    def largest(self) -> int:
-        """The most rows of any batch."""
-        if self.dim is None:
-            return 1
-        return min(max(profile[self.dim][2] for profile in self.profiles), self.most or 2**63)
-
 
 def group_of(inputs: Mapping[str, Array]) -> Group:
     """See Group."""
-    return tuple(array.shape[1:] for array in inputs.values())
+    return tuple([array.shape[1:] for array in inputs.values()])
 
 
 def joined(requests: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
@@ -93,11 +97,11 @@ def joined(requests: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
 
 
 def split(outputs: Mapping[str, Array], rows: Sequence[int]) -> list[dict[str, Array]]:
-    """The outputs of each request, views of the batch's. Raises EngineError where the rows are others."""
+    """The outputs of each request, views of the batch's. Raises EngineError for outputs that have not its rows."""
     total = sum(rows)
-    wrong = next((name for name, array in outputs.items() if array.shape[:1] != (total,)), None)
-    if wrong is not None:
-        raise EngineError(f"output '{wrong}' is {list(outputs[wrong].shape)} for {total} rows")
+    for name, array in outputs.items():
+        if array.shape[:1] != (total,):
+            raise EngineError(f"output '{name}' is {list(array.shape)} for a batch of {total} rows")
     stops = np.cumsum(rows).tolist()
     return [
         {name: array[stop - count : stop] for name, array in outputs.items()}

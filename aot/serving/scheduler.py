@@ -1,7 +1,8 @@
 """Requests wait here, in a bounded queue, until a lane is free; those that fit together are computed as one batch.
 
-All of it runs in the event loop's thread but the computing itself, so nothing here is locked. The oldest request
-decides what is computed next: its group waits until it fills a batch, or for `max_wait` at the longest.
+All of it runs in the event loop's thread but the computing itself, so nothing here is locked. Groups of requests that
+can be joined are ripe when they fill a batch, or when their oldest request has waited for `max_wait`; of the ripe ones
+that with the oldest request is computed next.
 """
 
 from __future__ import annotations
@@ -17,40 +18,41 @@ from time import perf_counter
 from aot.errors import AotError
 from aot.runtime import Session
 from aot.runtime.interchange import Array
-from aot.serving.joining import Group, Joining, group_of, joined, split
+from aot.serving.joining import Group, Joining, Limits, group_of, joined, split
 from aot.serving.metrics import Metrics
 from aot.serving.refusals import NotReady, QueueFull
 
 Outputs = dict[str, Array]
+Answer = Outputs | AotError
 
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """One request. limits: the ranges of rows that a batch of its group may have. since: by the loop's clock."""
+    """One request. limits: the rows that a batch with it may have. since: by the loop's clock. waits: in the queue."""
 
     inputs: Mapping[str, Array]
     rows: int
     group: Group
-    limits: Sequence[tuple[int, int]]
+    limits: Limits
     future: asyncio.Future[Outputs]
     since: float
+    waits: bool = True
 
-    @property
-    def most(self) -> int:
-        """The most rows of a batch of its group."""
-        return max((high for _, high in self.limits), default=self.rows)
-
-    def takes(self, rows: int) -> bool:
-        """Whether a batch of its group may have that many rows."""
+    def joins(self, rows: int) -> bool:
+        """Whether a batch with it may have that many rows."""
         return any(low <= rows <= high for low, high in self.limits)
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """The requests of one group, oldest first."""
+    """The requests of one group, oldest first, never none. rows: of all of them."""
 
     works: deque[_Work] = field(default_factory=deque)
     rows: int = 0
+
+    def full(self) -> bool:
+        """Whether they fill a batch."""
+        return self.rows >= max((high for _, high in self.works[0].limits), default=0)
 
 
 class Scheduler:
@@ -65,8 +67,7 @@ class Scheduler:
     ) -> None:
         self._session, self._joining, self._metrics = session, joining, metrics
         self._queue, self._max_wait = queue, max_wait
-        self._free = lanes
-        self._lanes = lanes
+        self._lanes = self._free = lanes
         self._pool = ThreadPoolExecutor(lanes, thread_name_prefix="lane")
         self._loop = asyncio.get_running_loop()
         self._groups: dict[Group, _Waiting] = {}
@@ -92,18 +93,24 @@ class Scheduler:
         Raises QueueFull, NotReady, and EngineError for what goes wrong while it is computed.
         """
         self.admit()
-        limits = self._joining.limits(sizes)
-        rows = sizes[self._joining.dim] if self._joining.dim is not None else 1
-        work = _Work(inputs, rows, group_of(inputs), limits, self._loop.create_future(), self._loop.time())
+        work = _Work(
+            inputs,
+            self._joining.rows(sizes),
+            group_of(inputs),
+            self._joining.limits(sizes),
+            self._loop.create_future(),
+            self._loop.time(),
+        )
         waiting = self._groups.setdefault(work.group, _Waiting())
         waiting.works.append(work)
         waiting.rows += work.rows
-        self._count(1)
+        self._changed(1)
         self._dispatch()
         try:
             return await work.future
         finally:
-            self._leave(work)
+            if work.waits:  # its client is gone
+                self._leave(work)
 
     async def drain(self) -> None:
         """Take no more requests, and wait until those that are here are answered."""
@@ -114,34 +121,30 @@ class Scheduler:
     def close(self) -> bool:
         """End, and say whether nothing was left to compute; what waits is answered with NotReady."""
         self._stopping = True
-        for waiting in self._groups.values():
-            for work in waiting.works:
-                if not work.future.done():
-                    work.future.set_exception(NotReady("the server stopped before the request's turn"))
-        done = self._idle.is_set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        return done
+        idle = self._idle.is_set()
+        for work in [work for waiting in self._groups.values() for work in waiting.works]:
+            self._leave(work)
+            work.future.set_exception(NotReady("the server stopped before the request's turn", fix="send it again"))
+        self._pool.shutdown(wait=False)
+        return idle
 
-    def _count(self, change: int) -> None:
-        self._length += change
+    def _changed(self, length: int) -> None:
+        self._length += length
         self._metrics.queue.set(self._length)
-        if self._length == 0 and self._free == self._lanes:
-            self._idle.set()
-        else:
+        if self._length or self._free < self._lanes:
             self._idle.clear()
+        else:
+            self._idle.set()
 
     def _leave(self, work: _Work) -> None:
-        """Take a request out of the queue, where it still is there: its client is gone."""
-        waiting = self._groups.get(work.group)
-        if waiting is not None and work in waiting.works:
-            waiting.works.remove(work)
-            self._left(waiting, work)
-
-    def _left(self, waiting: _Waiting, work: _Work) -> None:
+        """Take a request out of the queue."""
+        waiting = self._groups[work.group]
+        waiting.works.remove(work)
         waiting.rows -= work.rows
+        work.waits = False
         if not waiting.works:
-            self._groups.pop(work.group, None)
-        self._count(-1)
+            del self._groups[work.group]
+        self._changed(-1)
 
     def _dispatch(self) -> None:
         """Start batches while lanes are free and groups are ripe; else come back when the oldest has waited enough."""
@@ -149,43 +152,34 @@ class Scheduler:
             self._timer.cancel()
             self._timer = None
         while self._free and self._groups:
-            now = self._loop.time()
-            oldest: list[tuple[float, _Waiting]] = [(one.works[0].since, one) for one in self._groups.values()]
-            ripe = [(since, one) for since, one in oldest if self._ripe(one, now)]
+            waited = self._loop.time() - self._max_wait
+            ripe = [
+                one for one in self._groups.values() if self._stopping or one.full() or one.works[0].since <= waited
+            ]
             if not ripe:
-                since = min(since for since, _ in oldest)
-                self._timer = self._loop.call_at(since + self._max_wait, self._dispatch)
+                oldest = min(one.works[0].since for one in self._groups.values())
+                self._timer = self._loop.call_at(oldest + self._max_wait, self._dispatch)
                 return
-            self._start(min(ripe, key=lambda pair: pair[0])[1])
-
-    def _ripe(self, waiting: _Waiting, now: float) -> bool:
-        oldest = waiting.works[0]
-        return self._stopping or waiting.rows >= oldest.most or now >= oldest.since + self._max_wait
+            self._start(min(ripe, key=lambda one: one.works[0].since))
 
     def _start(self, waiting: _Waiting) -> None:
-        """Compute the oldest requests of a group, as many as one batch takes, in a lane of their own."""
-        batch = [waiting.works.popleft()]
-        rows = batch[0].rows
-        self._left(waiting, batch[0])
-        while waiting.works and batch[0].takes(rows + waiting.works[0].rows):
-            work = waiting.works.popleft()
-            rows += work.rows
+        """Compute the oldest requests of a group, as many as one batch takes."""
+        batch, rows = list[_Work](), 0
+        for work in list(waiting.works):
+            if batch and not work.joins(rows + work.rows):
+                break
             batch.append(work)
-            self._left(waiting, work)
+            rows += work.rows
+            self._leave(work)
         self._free -= 1
-        self._idle.clear()
-        self._metrics.batch_requests.observe(len(batch))
-        self._metrics.batch_rows.observe(rows)
-        now = self._loop.time()
-        for work in batch:
-            self._metrics.queue_seconds.observe(now - work.since)
-        computing = self._loop.run_in_executor(
-            self._pool, self._computed, [work.inputs for work in batch], [work.rows for work in batch]
-        )
+        self._changed(0)
+        self._metrics.batch(len(batch), rows, [self._loop.time() - work.since for work in batch])
+        inputs, counts = [work.inputs for work in batch], [work.rows for work in batch]
+        computing = self._loop.run_in_executor(self._pool, self._computed, inputs, counts)
         computing.add_done_callback(partial(self._finish, batch))
 
-    def _computed(self, requests: Sequence[Mapping[str, Array]], rows: Sequence[int]) -> list[Outputs | AotError]:
-        """In a lane's thread: the outputs of each request. Where the batch fails, each alone: most may be fine."""
+    def _computed(self, requests: Sequence[Mapping[str, Array]], rows: Sequence[int]) -> list[Answer]:
+        """In a lane: the outputs of each request. Where a batch fails, each by itself, since the others may be fine."""
         started = perf_counter()
         try:
             outputs = self._session(joined(requests))
@@ -197,14 +191,14 @@ class Scheduler:
         finally:
             self._metrics.compute_seconds.observe(perf_counter() - started)
 
-    def _finish(self, batch: Sequence[_Work], computing: asyncio.Future[list[Outputs | AotError]]) -> None:
-        """Give every request its answer. A bug's exception goes to all of them."""
+    def _finish(self, batch: Sequence[_Work], computing: asyncio.Future[list[Answer]]) -> None:
+        """Give every request its answer; all of them the exception of a bug."""
         self._free += 1
-        self._count(0)
-        failed = computing.exception()
-        answers = [failed] * len(batch) if failed is not None else computing.result()
+        self._changed(0)
+        bug = computing.exception()
+        answers: Sequence[Outputs | BaseException] = [bug] * len(batch) if bug is not None else computing.result()
         for work, answer in zip(batch, answers, strict=True):
-            if work.future.done():
+            if work.future.done():  # its client is gone
                 continue
             if isinstance(answer, BaseException):
                 work.future.set_exception(answer)

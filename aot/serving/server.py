@@ -7,7 +7,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -29,17 +30,14 @@ from aot.serving.model import Model
 from aot.serving.options import Options
 from aot.serving.scheduler import Scheduler
 
+Tell = Callable[[int], Awaitable[None]]
+"""Sets what the health service answers: a HealthCheckResponse.ServingStatus."""
 GPU_LANES = 2
 """On a GPU, one batch is copied while another is computed; on the CPU, one call takes all cores."""
-ANSWERING = 2.0
-"""Seconds of the grace that are kept for writing the last answers."""
 
 
-def serve(options: Options) -> int:
-    """Serve an artifact until SIGTERM or SIGINT. The exit code: 0, or 1 where requests were cut off.
-
-    Raises UsageError for an address that cannot be taken, and what `aot.load` raises.
-    """
+def run(options: Options) -> int:
+    """See `aot.serving.serve`."""
     logs.start(as_json=options.json)
     code, over = asyncio.run(_serve(options))
     if not over:  # a thread loads or computes, and nothing can stop it
@@ -54,13 +52,14 @@ async def _serve(options: Options) -> tuple[int, bool]:
     model = Model(found, options.name or found.name, Joining.of(found, options.max_batch))
     front = Front(model, Metrics())
     signals = _Signals()
-    async with _http(front, options) as http_port, _grpc(front, options) as (grpc_port, servicer):
-        loading = asyncio.get_running_loop().run_in_executor(None, _loaded, options, model.joining)
+    async with _http(front, options) as http_port, _grpc(front, options) as (grpc_port, tell):
+        loader = ThreadPoolExecutor(1, thread_name_prefix="load")
+        loading = asyncio.get_running_loop().run_in_executor(loader, _loaded, options, model.joining)
         if not await signals.first(loading):
             return 0, False
-        session = loading.result()
-        lanes = options.lanes or _lanes(session)
-        front.scheduler = Scheduler(
+        loader.shutdown()
+        session, lanes = loading.result()
+        front.scheduler = scheduler = Scheduler(
             session,
             model.joining,
             front.metrics,
@@ -69,21 +68,46 @@ async def _serve(options: Options) -> tuple[int, bool]:
             lanes=lanes,
         )
         front.ready = True
-        await _tell(servicer, health_pb2.HealthCheckResponse.SERVING)
+        await tell(health_pb2.HealthCheckResponse.SERVING)
         _announce(options, model, session, http_port, grpc_port)
+
         await signals.stop.wait()
-        front.ready = False
         log.info("stopping: what waits is answered, for %g s at the longest", options.grace)
-        await _tell(servicer, health_pb2.HealthCheckResponse.NOT_SERVING)
-        draining = asyncio.ensure_future(front.scheduler.drain())
-        signals.stop.clear()  # a second signal ends the wait
-        await signals.first(draining, max(options.grace - ANSWERING, options.grace / 2))
+        front.ready = False
+        await tell(health_pb2.HealthCheckResponse.NOT_SERVING)
+        signals.stop.clear()
+        draining = asyncio.ensure_future(scheduler.drain())
+        await signals.first(draining, options.grace - 2 * _writing(options))  # or until a second signal
         draining.cancel()
-        answered = front.scheduler.close()
+        answered = scheduler.close()
     if answered:
         session.close()
-    log.info("stopped" if answered else "stopped; some requests were cut off")
+    log.info("stopped" if answered else "stopped; requests were cut off")
     return (0 if answered else 1), answered
+
+
+def _loaded(options: Options, joining: Joining) -> tuple[Session, int]:
+    """The session, warm, and how many lanes it has."""
+    # Where requests are joined, the next batch is gathered on the CPUs that compute one: threads that wait leave them.
+    spin = joining.most == 1
+    session = load(options.artifact, engine=options.engine, contexts=options.lanes or GPU_LANES, spin=spin)
+    lanes = options.lanes or (GPU_LANES if session.memory()["device_bytes"] else 1)
+    log.info("loaded: %s", session.label)
+    session.warm_up(callers=lanes)
+    return session, lanes
+
+
+def _announce(options: Options, model: Model, session: Session, http_port: int, grpc_port: int) -> None:
+    """Say on standard output, in one line, where the server is; and on standard error, what it does."""
+    where = {
+        "name": model.name,
+        "http": f"{_address(options.host)}:{http_port}",
+        "grpc": f"{_address(options.host)}:{grpc_port}",
+        "runs": session.label,
+    }
+    log.info("%s, up to %d rows", model.joining.why, model.joining.most)
+    text = f"{model.name} is served at http://{where['http']} and, gRPC, {where['grpc']}"
+    print(json.dumps(where) if options.json else text, flush=True)
 
 
 class _Signals:
@@ -102,52 +126,29 @@ class _Signals:
         return work.done()
 
 
-def _loaded(options: Options, joining: Joining) -> Session:
-    # Where requests are joined, the next batch is gathered on the CPUs that compute one: threads that wait leave them.
-    spin = joining.dim is None
-    session = load(options.artifact, engine=options.engine, contexts=options.lanes or GPU_LANES, spin=spin)
-    log.info("loaded: %s", session.label)
-    session.warm_up(callers=options.lanes or _lanes(session))
-    return session
-
-
-def _lanes(session: Session) -> int:
-    return GPU_LANES if session.memory()["device_bytes"] else 1
-
-
-def _announce(options: Options, model: Model, session: Session, http_port: int, grpc_port: int) -> None:
-    """Say on standard output, in one line, where the server is; and on standard error, what it does."""
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    log.info("%s; batches of up to %d rows", model.joining.why, model.joining.largest)
-    where = {"name": model.name, "http": f"{host}:{http_port}", "grpc": f"{host}:{grpc_port}", "runs": session.label}
-    text = f"{model.name} is served at http://{where['http']} and, gRPC, {where['grpc']}"
-    print(json.dumps(where) if options.json else text, flush=True)
-    log.info("ready")
-
-
 @asynccontextmanager
 async def _http(front: Front, options: Options) -> AsyncIterator[int]:
     """The HTTP server, while it listens; its port. Raises UsageError for an address that cannot be taken."""
     runner = web.AppRunner(
         Http(front, options.max_request_bytes).application(),
         access_log=None,
-        handler_cancellation=True,
-        shutdown_timeout=ANSWERING / 2,
+        handler_cancellation=True,  # a request whose client is gone leaves the queue
+        shutdown_timeout=_writing(options),
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, options.host, options.http_port).start()
-    except OSError as error:
-        raise _taken("--http-port", options.host, options.http_port, error.strerror or str(error)) from error
-    try:
+        try:
+            await web.TCPSite(runner, options.host, options.http_port).start()
+        except OSError as error:
+            raise _taken("--http-port", options.host, options.http_port, error.strerror or str(error)) from error
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
 
 
 @asynccontextmanager
-async def _grpc(front: Front, options: Options) -> AsyncIterator[tuple[int, health.HealthServicer]]:
-    """The gRPC server, while it listens; its port, and its health. Raises UsageError as `_http` does."""
+async def _grpc(front: Front, options: Options) -> AsyncIterator[tuple[int, Tell]]:
+    """The gRPC server, while it listens; its port, and what tells its health. Raises UsageError as `_http` does."""
     server = grpc.aio.server(
         options=[
             ("grpc.so_reuseport", 0),  # a second server on the port is an error
@@ -155,28 +156,36 @@ async def _grpc(front: Front, options: Options) -> AsyncIterator[tuple[int, heal
             ("grpc.max_send_message_length", -1),
         ]
     )
-    server.add_generic_rpc_handlers((Grpc(front).handler(),))
     servicer = health.HealthServicer()
+
+    async def tell(status: int) -> None:
+        for service in ("", SERVICE.full_name):
+            await servicer.set(service, status)
+
+    await tell(health_pb2.HealthCheckResponse.NOT_SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    await _tell(servicer, health_pb2.HealthCheckResponse.NOT_SERVING)
-    host = f"[{options.host}]" if ":" in options.host else options.host
+    server.add_generic_rpc_handlers((Grpc(front).handler(),))
     try:
-        port = server.add_insecure_port(f"{host}:{options.grpc_port}")
+        port = server.add_insecure_port(f"{_address(options.host)}:{options.grpc_port}")
     except RuntimeError as error:
-        raise _taken("--grpc-port", options.host, options.grpc_port, "it is in use or not ours") from error
+        raise _taken("--grpc-port", options.host, options.grpc_port, "the address is in use, or not ours") from error
     await server.start()
     try:
-        yield port, servicer
+        yield port, tell
     finally:
-        await server.stop(ANSWERING / 2)
+        await server.stop(_writing(options))
 
 
-async def _tell(servicer: health.HealthServicer, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-    for service in ("", SERVICE.full_name):
-        await servicer.set(service, status)
+def _writing(options: Options) -> float:
+    """Seconds of the grace that each front end has, after the last computation, to write answers."""
+    return min(1.0, options.grace / 4)
+
+
+def _address(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _taken(option: str, host: str, port: int, why: str) -> UsageError:
     return UsageError(
-        f"cannot listen on {host} port {port}: {why}", fix=f"give another {option}, or 0 for any; or --host"
+        f"cannot listen on {host} port {port}: {why}", fix=f"another {option}, 0 for any; or another --host"
     )

@@ -128,17 +128,6 @@ def to_raw(array: Array) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def to_numbers(name: str, array: Array) -> list[Any]:
-    """An output's elements for JSON, flat in C order. Raises InputError for a datatype that JSON has no numbers for."""
-    if array.dtype.kind not in "biuf" or (array.dtype.itemsize < 4 and array.dtype.kind == "f"):
-        raise InputError(
-            f"output '{name}' is {DATATYPES[array.dtype.name]}, which JSON has no numbers for",
-            fix='ask for it as binary data: "parameters": {"binary_data": true}',
-        )
-    found: list[Any] = array.reshape(-1).tolist()
-    return found
-
-
 def metadata(tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
     """Name, datatype and shape of inputs or outputs, -1 where a size varies."""
     return [

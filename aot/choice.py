@@ -72,6 +72,8 @@ class Choice:
             )
             for one in data["candidates"]
         )
+        if any(len(one.ms) not in (0, len(data["sizes"])) for one in candidates):
+            raise ValueError("a candidate has not one time for each profile")
         return cls(
             precision=None if data["precision"] is None else _precision(data["precision"]),
             reason=str(data["reason"]),

@@ -122,7 +122,7 @@ def read(file: Path) -> list[Entry]:
         return [Entry.from_json(one) for one in json.loads(file.read_text())["entries"]]
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PluginError(
             f"what tuning found for {file.stem} cannot be read: {error}",
             where=str(file),

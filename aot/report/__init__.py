@@ -18,5 +18,11 @@ def page(bench: Mapping[str, Any], artifact: str | Path) -> str:
     """
     from aot.report.reading import report_of
     from aot.report.render import render
+    from aot.runtime.files import damaged
 
-    return render({**report_of(str(artifact)), "bench": bench})
+    report = report_of(str(artifact))
+    try:
+        render(report)  # alone, so that what fails is what the artifact says
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise damaged(Path(artifact) / "report.json", f"it does not say what its page shows: {error!r}") from error
+    return render({**report, "bench": bench})

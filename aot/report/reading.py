@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from aot.errors import ArtifactError
-from aot.runtime.files import COPY, REBUILD, unpacked
+from aot.runtime.files import REBUILD, json_of, unpacked
 
 
 def report_of(name: str) -> dict[str, Any]:
@@ -15,12 +14,7 @@ def report_of(name: str) -> dict[str, Any]:
     Raises UsageError for a path that is not there, ArtifactError where the report is missing or is not one.
     """
     path = unpacked(name) / "report.json"
-    try:
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ArtifactError(f"the report cannot be read: {error.strerror}", where=str(path), fix=COPY) from error
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"the report is not JSON: {error}", where=str(path), fix=REBUILD) from error
+    found = json_of(path)
     texts = ("model", "precision")
     if not isinstance(found, dict) or "accepted" not in found or not all(isinstance(found.get(t), str) for t in texts):
         raise ArtifactError("the report does not say what was built", where=str(path), fix=REBUILD)

@@ -21,6 +21,8 @@ COPY = "copy the artifact again, or build it again"
 REBUILD = "build it again: aot build MODEL"
 SCHEMA = 2
 """2: the manifest has a digest of its own; without one, a changed number in it would go unseen."""
+DEEPEST = 64
+"""Lists and objects in each other that JSON of an artifact may have."""
 MOST = 64 << 20
 """Bytes that a manifest may have. A graph of 100,000 nodes has 30 MB, for each has a line that says why it is as it
 is."""
@@ -58,7 +60,7 @@ def _parsed(path: Path, shown: str) -> Any:
         if found.st_size > MOST:
             raise ArtifactError(f"the manifest has {found.st_size} bytes, and at most {MOST} are read", where=where,
                                 fix=GIVE)  # fmt: skip
-        return json.loads(path.read_bytes())
+        return _plain(json.loads(path.read_bytes()))
     except FileNotFoundError:
         raise ArtifactError("not an artifact: it has no manifest.json", where=shown, fix=GIVE) from None
     except OSError as error:
@@ -82,11 +84,26 @@ def json_of(path: Path) -> Any:
     try:
         if path.stat().st_size > MOST:
             raise ArtifactError(f"a part has more than {MOST:,} bytes", where=str(path), fix=COPY)
-        return json.loads(path.read_bytes())
+        return _plain(json.loads(path.read_bytes()))
     except OSError as error:
         raise ArtifactError(f"a part cannot be read: {error.strerror}", where=str(path), fix=COPY) from error
     except (ValueError, RecursionError) as error:
-        raise damaged(path, error) from error
+        raise ArtifactError(f"a part is not JSON: {error}", where=str(path), fix=REBUILD) from error
+
+
+def _plain(data: Any, depth: int = 0) -> Any:
+    """The same data. Raises ValueError where it is nested deeper than `DEEPEST`, or text in it is no Unicode."""
+    if isinstance(data, str):
+        data.encode()  # half a surrogate pair, which JSON can write and nothing can print
+    elif isinstance(data, dict | list):
+        if depth == DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} deep")
+        for value in data:
+            _plain(value, depth + 1)
+        if isinstance(data, dict):
+            for value in data.values():
+                _plain(value, depth + 1)
+    return data
 
 
 def damaged(path: Path, why: object) -> ArtifactError:

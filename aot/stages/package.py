@@ -26,7 +26,7 @@ from aot.profile import as_json
 from aot.records import TACTICS, TIMING, Engine, Record, Report
 from aot.report.search import sentences
 from aot.run import Run, StageTime
-from aot.runtime.files import SCHEMA, json_of
+from aot.runtime.files import SCHEMA, damaged, json_of
 from aot.runtime.kernels import LAUNCHED
 from aot.runtime.refit import WEIGHTS
 from aot.stages.verify import rejudge
@@ -78,7 +78,16 @@ def package(
     if current:
         sweep(target)
     else:
-        current = not write(target, _contents(run, prepared, plan, built, summary, identity), run.store)
+        try:
+            contents = _contents(run, prepared, plan, built, summary, identity)
+        except OSError as error:
+            raise run.store.unreadable(error) from error
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            if not prepared.history:  # all of it was made here
+                raise
+            said = f"a report does not say what its page shows: {error!r}"
+            raise damaged(prepared.final.path.parent, said) from error
+        current = not write(target, contents, run.store)
 
     if run.ledger.to is not None:
         lock.write(run.ledger.to, _lock(run, prepared, plan, built), engines)
@@ -255,7 +264,7 @@ def _contents(
 
     history = _history(run, prepared, plan, bool(parts))
     texts[lock.LOCK] = _lock(run, prepared, plan, built)
-    texts[sbom.SBOM] = _text(_bill(prepared, history, built))
+    texts[sbom.SBOM] = _text(_bill(prepared, history, built, json.loads(texts[lock.LOCK])["digests"]["graph"]))
     io = describe_io(prepared.final, prepared.spec)
     report_data = {
         "model": prepared.spec.name,
@@ -306,9 +315,17 @@ def _contents(
 
 
 def report_detail(report: Report, target: str | None) -> dict[str, Any]:
-    """A report in full: from its store entry, or from beside the engine in an artifact."""
-    own = report.path / "report.json"
-    return dict(json_of(own) if own.is_file() else json_of(report.path / f"{target}.json")["report"])
+    """A report in full: from its store entry, or from beside the engine in an artifact. Raises ArtifactError."""
+    own, beside = report.path / "report.json", report.path / f"{target}.json"
+    if own.is_file():
+        return _object(json_of(own), own)
+    return _object(_object(json_of(beside), beside).get("report"), beside)
+
+
+def _object(found: Any, file: Path) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise damaged(file, "it does not hold a report")
+    return found
 
 
 def _part(record: Record, facts: Mapping[str, Any] | None = None) -> RecordPart:
@@ -333,15 +350,20 @@ def _lock(run: Run, prepared: Prepared, plan: Plan, built: Sequence[tuple[Engine
     return run.ledger.text(plan, prepared.spec.name, prepared.final, [engine for engine, _ in built])
 
 
-def _bill(prepared: Prepared, history: Sequence[Half], built: Sequence[tuple[Engine, Report]]) -> dict[str, Any]:
-    """The bill of materials: what any of the machines had a part in it with, and what the model is made of."""
+def _bill(
+    prepared: Prepared, history: Sequence[Half], built: Sequence[tuple[Engine, Report]], graph: str
+) -> dict[str, Any]:
+    """The bill of materials: what any of the machines had a part in it with, and what the model is made of.
+
+    graph: digest of the final graph.
+    """
     packages = [one for half in history for part in (half.versions, half.packages) for one in part.items()]
     sources = {path: sha256 for half in history for path, sha256 in half.sources.items()}
     plugins = {
         f"plugins/{name}.py": sha256 for engine, _ in built for name, sha256 in engine.facts.get("plugins", {}).items()
     }
     others = [(name, version) for name, version in packages if name != "aot"]
-    return sbom.bill(prepared.spec.name, _aot_version(), others, sources | plugins, lock.graph_digest(prepared.final))
+    return sbom.bill(prepared.spec.name, _aot_version(), others, sources | plugins, graph)
 
 
 def _history(run: Run, prepared: Prepared, plan: Plan, with_engines: bool) -> list[Half]:

@@ -133,7 +133,7 @@ def test_a_report_that_no_page_can_be_made_from_is_refused_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = artifact(tmp_path / "tiny.aot")
-    for text, what in (("[" * 100_000, "the report is not JSON"), ('{"model": 3}', "does not say what was built")):
+    for text, what in (("[" * 100_000, "a part is not JSON"), ('{"model": 3}', "does not say what was built")):
         (Path(made) / "report.json").write_text(text)
         assert cli.call(["bench", made, "--html", str(tmp_path / "page.html")]) == 2
         found = capsys.readouterr()

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +20,12 @@ from aot import artifact
 from aot.cli._main import call
 from aot.config import Request
 from aot.plan import decide_finish
+from aot.report import page
 from aot.runtime import manifest as runtime
 from aot.runtime.files import MANIFEST, manifest_digest
 from aot.stages.package import package, report_detail
 from aot.stages.verify import verify_engine
+from tests.report import samples
 from tests.tiny import PLAN, Workshop
 
 DIGEST = hashlib.sha256(b"").hexdigest()
@@ -49,7 +52,7 @@ SEARCH = {
 }  # fmt: skip
 
 
-def write(folder: Path, store: Path) -> dict[str, Any]:
+def write(folder: Path, store: Path, *, candidates: bool = True) -> dict[str, Any]:
     """Write the artifact; return its manifest. Its candidates, kernels and search say what those of a build do."""
     shop = Workshop(store)
     prepared, plan = shop.prepared(), replace(PLAN, backend="onnxruntime", targets=("cpu",))
@@ -69,7 +72,18 @@ def write(folder: Path, store: Path) -> dict[str, Any]:
     data |= {"kernels": [record], "replaced": [PLACE], "candidates": [candidate]}
     data["records"]["search"] = search
     one = {"precision": "fp16", "out": None, "cosine": 0.99, "relative_l2": 0.01, "ms": [0.1]}
-    data["choice"] = {"precision": None, "reason": "", "margin": 0.03, "on": None, "sizes": [], "candidates": [one]}
+    data["choice"] = {
+        "precision": None if candidates else "fp32",
+        "reason": "",
+        "margin": 0.03,
+        "on": None,
+        "sizes": [{"batch": 2}],
+        "candidates": [one],
+    }
+    if not candidates:
+        data["candidates"] = []
+        data["files"] = {name: file for name, file in data["files"].items() if not name.startswith("candidates/")}
+        shutil.rmtree(folder / "candidates")
     seal(folder, data)
     return data
 
@@ -123,6 +137,14 @@ def command(*arguments: str) -> None:
     assert code in (0, 1, 2), err.getvalue()
     if code == 2:
         raise aot.AotError(err.getvalue())
+
+
+def finish(folder: Path) -> None:
+    """Build an engine of it, and a page of its report. Raises AotError, and whatever else is a bug."""
+    out = folder.with_name("finished.aot")
+    shutil.rmtree(out, ignore_errors=True)
+    command("build", str(folder), "--backend", "onnxruntime", "--target", "cpu", "-o", str(out))
+    page(samples.bench(), folder)
 
 
 def _run(folder: Path) -> None:

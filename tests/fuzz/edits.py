@@ -50,7 +50,7 @@ def _edited(draw: st.DrawFn, made: Any) -> Any:
     elif what == "drop":
         del holder[key]
     elif what == "deep":
-        holder[key] = deep(draw(st.sampled_from((30, 300, 900))))
+        holder[key] = deep(draw(st.sampled_from((10, 65, 200))))
     elif what == "move":
         other, name = places[draw(st.integers(0, len(places) - 1))]
         holder[key] = copy.deepcopy(other[name])

@@ -99,6 +99,29 @@ def _manifest_text(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
     return edits.text([json.dumps(old).encode(), (place / "manifest.json").read_bytes()]), read
 
 
+def _finished(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
+    """A manifest or a part of it, from which a build goes on."""
+    place = folder / "x.aot"
+    data = artifact.write(place, folder / "store", candidates=False)
+    whole = {name: (place / name).read_bytes() for name in _READ_ON}
+
+    def read(case: tuple[str, Any]) -> None:
+        name, content = case
+        with_it = content if name not in whole else {**data, "files": dict(data["files"])}
+        if name in whole:
+            artifact.put(place, with_it, name, content)
+        artifact.seal(place, with_it)
+        try:
+            artifact.finish(place)
+        finally:
+            if name in whole:
+                (place / name).write_bytes(whole[name])
+
+    found = {"manifest.json": data} | {name: json.loads(content) for name, content in whole.items()}
+    return st.one_of([st.tuples(st.just(name), edits.data([content])) for name, content in found.items()]), read
+
+
+_READ_ON = ("report.json", "engines/sm89.json", "checked/report.json", "search/layers.json", "references/cases.json")
 _PARTS = ("references/cases.json", "ranges/ranges.json", "kernels/sm89/kernels.json", "engines/cpu.json",
           "references/b1.in.npz", "references/b1.out.npz")  # fmt: skip
 
@@ -236,7 +259,8 @@ READERS = {
     "manifest": Reader(_manifest, 20),
     "manifest as text": Reader(_manifest_text, 10),
     "part of an artifact": Reader(_part, 10),
-    "recipe": Reader(_recipe, 15),
+    "artifact to finish": Reader(_finished, 5),
+    "recipe": Reader(_recipe, 10),
     "profile": Reader(_profile, 10),
     "plugin": Reader(_plugin, 8),
     "tunings": Reader(_tuned, 3),

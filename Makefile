@@ -105,6 +105,10 @@ lock: venv ## bring every lock file up to date
 	  --output-file requirements-peers.lock
 	$(COMPILE) --no-deps benchmarks/surgery/packages.txt --output-file benchmarks/surgery/packages.lock
 	$(COMPILE) --no-deps tests/plugins/bindings.txt --output-file tests/plugins/bindings.lock
+	for one in serve cuda tensorrt_rtx; do $(COMPILE) --constraints requirements.lock aot/packing/locks/$$one.txt \
+	  --output-file aot/packing/locks/$$one.lock; done
+	$(COMPILE) --no-deps --constraints requirements.lock aot/packing/locks/onnxruntime.txt \
+	  --output-file aot/packing/locks/onnxruntime.lock
 	$(COMPILE) benchmarks/calibration/modelopt.txt --output-file benchmarks/calibration/modelopt.lock
 
 clean: ## remove what builds and tests left (not .venv, not the store)

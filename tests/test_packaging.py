@@ -36,7 +36,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shipped_files(root: Path) -> set[str]:
-    code = {p.relative_to(root) for kind in ("py", "pyi", "proto") for p in (root / "aot").rglob(f"*.{kind}")}
+    code = {
+        p.relative_to(root) for kind in ("py", "pyi", "proto", "lock", "txt") for p in (root / "aot").rglob(f"*.{kind}")
+    }
     code.add(Path("aot/py.typed"))
     content = {
         Path("aot/_content") / p.relative_to(root) for kind in CONTENT for p in (root / kind).rglob("*") if p.is_file()

@@ -16,8 +16,12 @@ FORMS = {
     "tar": ("FILE", "One .tar, as `aot build -o FILE` writes it."),
     "oci": ("DIR", "An OCI image layout of the model, for registries and clusters (CNCF ModelPack)."),
     "triton": ("DIR", "A model in the model repository DIR of Triton Inference Server."),
+    "image": (
+        "DIR",
+        "What a container image that serves the model is built from: a Dockerfile, the runtime, the model.",
+    ),
 }
-ONE_ENGINE = ("triton",)
+ONE_ENGINE = ("triton", "image")
 """Forms that hold engines of one kind, and take the `engine` to choose it by."""
 """`aot.packing.FORM.write(artifact, to, overwrite=...)` returns the files that it wrote; where that module has one,
 `digest(to)` is what tells them from others."""
@@ -33,7 +37,7 @@ def _form_options(command: Any) -> Any:
 @click.command("pack", no_args_is_help=True)
 @click.argument("artifact")
 @_form_options
-@click.option("--engine", metavar="TARGET", help="sm90, ..., or cpu: what --triton serves, where there are several.")
+@click.option("--engine", metavar="TARGET", help="sm90, ..., or cpu: what --triton and --image serve.")
 @click.option("-f", "--force", is_flag=True, help="Replace what is there, where it is of the same form.")
 @_options.json_option
 def command(artifact: str, engine: str | None, force: bool, as_json: bool, **places: str | None) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,6 +94,7 @@ class Ledger:
     locked: Lock | None = None
     to: Path | None = None
     _begun: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _data: dict[str, Callable[[], str]] = field(default_factory=dict)
 
     def begin(self, request: Request, plan: Plan, source: Source | None) -> None:
         """Note what is known before any long work. source None: the build is of an artifact.
@@ -101,8 +102,14 @@ class Ledger:
         Raises LockError where a lock says otherwise.
         """
         found = self._begun[plan.precision] = _known(plan, request, source)
+        if source is not None:
+            self._data[plan.precision] = source.data_key
         if self.locked is not None:
-            self.locked.refuse(changes(self.locked.data, found))
+            self.locked.refuse(changes(self.locked.data, {**found, "digests": self._digests(plan)}))
+
+    def _digests(self, plan: Plan) -> dict[str, str]:
+        """Of the calibration data, which may have to be made for it."""
+        return {"data": self._data[plan.precision]()} if plan.precision in self._data else {}
 
     def known(self, plan: Plan) -> Mapping[str, Any]:
         """What was noted; of a plan that was settled by itself, what there is to note."""
@@ -136,7 +143,7 @@ class Ledger:
             "lock": FORM,
             "name": name,
             **found,
-            "digests": {**found["digests"], "graph": graph_digest(final)},
+            "digests": {**self._digests(plan), "graph": graph_digest(final)},
             "engines": [_engine(engine) for engine in engines],
         }
         return json.dumps(data, indent=1, sort_keys=True) + "\n"
@@ -154,7 +161,6 @@ def _known(plan: Plan, request: Request | None, source: Source | None) -> dict[s
         "machine": _machine(),
         "sources": None if read is None or source is None else files(read, source.project),
         "packages": None if read is None else packages(read),
-        "digests": {} if source is None else {"data": source.data_key()},
     }
 
 

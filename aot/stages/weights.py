@@ -2,7 +2,7 @@
 
 What leaves: initializers of two elements and more, in FP32, FP16 or BF16, that layers read as weights (`_READS`).
 Scalars stay, since patterns such as GELU are found by them; so do integers, scales of Q/DQ and quantized weights, which
-the builder folds. The plan depends on all of the graph but on the values that leave: models with equal graphs and
+belong together. The plan depends on all of the graph but on the values that leave: models with equal graphs and
 other weights, such as fine-tunes, have one plan.
 """
 

@@ -72,7 +72,11 @@ def check_output(output: Path) -> None:
             )
         return
     if output.is_dir():
-        if any(output.iterdir()) and not (output / MANIFEST).is_file():
+        try:
+            foreign = any(output.iterdir()) and not (output / MANIFEST).is_file()
+        except OSError as error:
+            raise unwritable(output, error) from error
+        if foreign:
             raise ArtifactError(
                 "will not overwrite a folder that is not an artifact",
                 where=str(output),

@@ -312,3 +312,11 @@ class Store:
             where=str(error.filename or self.root),
             fix=f"{fix}; nothing finished was lost",
         )
+
+    def unreadable(self, error: OSError) -> StoreError:
+        """The error for a disk that does not give back what it was given."""
+        return StoreError(
+            f"what was built cannot be read: {error.strerror or error}",
+            where=str(error.filename or self.root),
+            fix="build again; where that does not help: aot cache verify, and look after the disk",
+        )

@@ -27,7 +27,7 @@ from aot.progress import Silent
 from aot.store import FACTS, Store
 
 PRELOADED = (
-    *("numpy", "onnx.inliner", "onnx_ir", "onnxscript", "onnxruntime", "polygraphy.comparator", "yaml", "filelock"),
+    *("numpy", "onnx.inliner", "onnx_ir", "onnxscript", "onnxruntime", "polygraphy.comparator", "yaml"),
     *("aot.calibrators.max", "aot.observe", "aot.passes", "aot.report.render", "aot.precision.casts"),
 )
 

@@ -64,9 +64,8 @@ class Joining:
         if dim is None:
             return cls(None, f"requests are computed alone: {why}", manifest.profiles, 1)
         largest = min(max(profile[dim][2] for profile in manifest.profiles), most or 2**63)
-        return cls(
-            dim, why if largest > 1 else "requests are computed alone: 1 row is the most", manifest.profiles, largest
-        )
+        alone = "requests are computed alone: a batch has 1 row at the most"
+        return cls(dim, why if largest > 1 else alone, manifest.profiles, largest)
 
     def rows(self, sizes: Mapping[str, int]) -> int:
         """The rows of a request, by the sizes of its Dims."""

@@ -153,14 +153,13 @@ class Scheduler:
             self._timer = None
         while self._free and self._groups:
             waited = self._loop.time() - self._max_wait
-            ripe = [
-                one for one in self._groups.values() if self._stopping or one.full() or one.works[0].since <= waited
-            ]
-            if not ripe:
-                oldest = min(one.works[0].since for one in self._groups.values())
-                self._timer = self._loop.call_at(oldest + self._max_wait, self._dispatch)
+            groups = sorted(self._groups.values(), key=lambda one: one.works[0].since)
+            ripe = (one for one in groups if self._stopping or one.full() or one.works[0].since <= waited)
+            first = next(ripe, None)
+            if first is None:
+                self._timer = self._loop.call_at(groups[0].works[0].since + self._max_wait, self._dispatch)
                 return
-            self._start(min(ripe, key=lambda one: one.works[0].since))
+            self._start(first)
 
     def _start(self, waiting: _Waiting) -> None:
         """Compute the oldest requests of a group, as many as one batch takes."""

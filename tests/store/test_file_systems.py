@@ -200,8 +200,10 @@ def test_two_processes_of_one_number_do_not_meet(store: Store, monkeypatch: pyte
 
 @pytest.mark.parametrize(
     "name",
-    ["with spaces", "qu'ote\"s", "br[ack]*ets?", "line\nbreak", "prozent%20#&;$HOME", "ünïcødé-日本", "-rf", "a" * 200]
-    + [os.fsdecode(b"not-utf8-\xff")],
+    [
+        *("with spaces", "qu'ote\"s", "br[ack]*ets?", "line\nbreak", "prozent%20#&;$HOME", "ünïcødé-日本", "-rf"),
+        *("a" * 200, os.fsdecode(b"not-utf8-\xff")),
+    ],
 )
 def test_a_store_may_have_any_name(tmp_path: Path, name: str) -> None:
     store = Store(tmp_path / name / "aot")

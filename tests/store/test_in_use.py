@@ -124,7 +124,7 @@ def test_what_is_being_made_and_spooled_stays(store: Store) -> None:
 
 
 def test_builds_that_begin_while_a_collection_runs_find_an_entry_whole_or_make_it(store: Store) -> None:
-    """A hundred collections against a process that takes up, reads and makes the same three entries all the time."""
+    """Collections against a process that takes up, reads and makes the same three entries all the time."""
     hammering = """
         def make(folder):
             (folder / "data").write_bytes(bytes(100))
@@ -138,12 +138,12 @@ def test_builds_that_begin_while_a_collection_runs_find_an_entry_whole_or_make_i
                     entry = store.fetch("stage", digest(name), make)
                     assert (entry.path / "data").read_bytes() == bytes(100)
     """
-    removed = 0
+    removed, until = 0, time.monotonic() + 30
     with elsewhere(store, hammering) as build:
-        for _ in range(100):
+        while removed < 20 and time.monotonic() < until:
             removed += collect_garbage(store, max_bytes=0).removed
         assert build.poll() is None
-    assert removed > 10
+    assert removed >= 20
 
 
 def test_work_of_killed_processes_is_swept_and_its_locks_go(store: Store) -> None:

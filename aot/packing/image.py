@@ -16,7 +16,7 @@ from pathlib import Path
 
 from aot.packing import wheel
 from aot.packing.engines import chosen
-from aot.packing.image_requirements import SLIM, Requirements, requirements
+from aot.packing.image_requirements import SLIMMING, Requirements, requirements
 from aot.packing.output import replacing
 from aot.packing.tar import names
 from aot.runtime import manifest as manifests
@@ -65,9 +65,7 @@ def dockerfile(needed: Requirements, engine: str | None) -> str:
         *([f"{pip} --requirement /build/tensorrt.txt"] if needed.pinned else []),
         f"{pip} --no-deps --no-index /build/{wheel.name()}",
         "cd /opt/aot/lib/python3*/site-packages",
-        "find . -type d -name tests -prune -exec rm -rf {} +",
-        "find . -name '*.pyi' -delete",
-        f"rm -rf {' '.join(SLIM)}",
+        *SLIMMING,
     ]
     server = ["python", "-m", "aot.serving", "/artifact", "--host", "0.0.0.0"]
     if engine is not None:
@@ -87,6 +85,8 @@ def dockerfile(needed: Requirements, engine: str | None) -> str:
         "COPY --from=build /opt/aot /opt/aot",
         "COPY artifact /artifact",
         "ENV PATH=/opt/aot/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1",
+        "# Official builds of onnxruntime, 1.32 for one, send usage data unless told not to (its Privacy.md).",
+        "ENV ORT_DISABLE_TELEMETRY=1",
         *gpu,
         f"USER {USER}",
         "EXPOSE 8000 8001",

@@ -16,7 +16,7 @@ from aot.runtime import sessions
 from aot.runtime.manifest import Engine
 
 LOCKS = Path(__file__).with_name("locks")
-SLIM = (
+UNUSED = (
     "numpy/distutils",
     "numpy/f2py",
     "numpy/_core/include",
@@ -27,8 +27,14 @@ SLIM = (
     "onnxruntime/transformers",
     "onnxruntime/capi/libonnxruntime.so*",
 )
-"""What nothing imports that a server does, as patterns below site-packages; `tests` folders and `*.pyi` as well. The
-library of onnxruntime is a second copy, for programs in C: its Python module is linked with the first."""
+"""Below site-packages, what nothing imports that a server does. The library of onnxruntime is a second copy, for
+programs in C: its Python module is linked with the first."""
+SLIMMING = (
+    "find . -type d -name tests -prune -exec rm -rf {} +",
+    "find . -name '*.pyi' -delete",
+    f"rm -rf {' '.join(UNUSED)}",
+)
+"""Commands of a shell in site-packages."""
 
 
 @dataclass(frozen=True)

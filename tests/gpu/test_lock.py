@@ -11,19 +11,25 @@ from typing import Any
 import pytest
 
 from aot import toolchain
-from tests.e2e.harness import DIM, Aot, Outcome
+from tests.e2e.harness import DIM, Aot, Here, Outcome
 from tests.gpu import models
 
 COMMON = ("--backend", "tensorrt", "--precision", "fp16")
 
 
 @pytest.fixture(scope="module")
-def locked(aot: Aot) -> Aot:
+def locked(aot: Aot) -> Here:
     """A project with an artifact `wide.aot` and its lock, also as `wide.lock`."""
     models.wide(aot.folder / "wide.onnx")
     done = aot("build", "wide.onnx", *DIM, *COMMON, "--lock", "wide.lock", "--json")
     assert done.code == 0, done.err
     return aot
+
+
+@pytest.fixture(scope="module")
+def aot(aot: Aot) -> Here:
+    """The same in this process, which loads TensorRT's builder once."""
+    return Here(aot.folder, aot.store)
 
 
 def build(aot: Aot, *options: str) -> Outcome:

@@ -18,7 +18,7 @@ COMMON = ("--backend", "tensorrt", "--precision", "fp16")
 
 
 @pytest.fixture(scope="module")
-def locked(aot: Aot) -> Here:
+def locked(aot: Here) -> Here:
     """A project with an artifact `wide.aot` and its lock, also as `wide.lock`."""
     models.wide(aot.folder / "wide.onnx")
     done = aot("build", "wide.onnx", *DIM, *COMMON, "--lock", "wide.lock", "--json")

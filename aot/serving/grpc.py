@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 import grpc
@@ -55,8 +56,7 @@ class Grpc:
             SERVICE.full_name,
             {
                 method.name: grpc.unary_unary_rpc_method_handler(
-                    _answering(methods[method.name]),
-                    request_deserializer=GetMessageClass(method.input_type).FromString,
+                    _answering(methods[method.name], GetMessageClass(method.input_type).FromString),
                     response_serializer=GetMessageClass(method.output_type).SerializeToString,
                 )
                 for method in SERVICE.methods
@@ -123,12 +123,16 @@ class Grpc:
         )
 
 
-def _answering(method: Method) -> Method:
-    """The method, with its errors as statuses."""
+def _answering(method: Method, parse: Callable[[bytes], Any]) -> Method:
+    """The method over the bytes of its request, with its errors as statuses."""
 
-    async def answer(request: Any, context: Context) -> Any:
+    async def answer(request: bytes, context: Context) -> Any:
         try:
-            return await method(request, context)
+            try:
+                parsed = parse(request)
+            except DecodeError as error:
+                raise InputError(f"the request is no message of the protocol: {error}") from None
+            return await method(parsed, context)
         except AotError as error:
             await context.abort(grpc.StatusCode[status(error).grpc], sentence(error))
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from aot.errors import AotError, InputError
 from aot.runtime.interchange import Array
@@ -24,6 +26,10 @@ from aot.serving.refusals import Late, TooLarge, sentence, status
 HEADER_LENGTH = "Inference-Header-Content-Length"
 BODY_SECONDS = 30.0
 """In which the body of a request has to come."""
+logging.getLogger("aiohttp.server").addFilter(
+    # What is no HTTP is answered with 400; aiohttp's traceback would let any client fill the log.
+    lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

@@ -164,14 +164,13 @@ class Scheduler:
     def _start(self, waiting: _Waiting) -> None:
         """Compute the oldest requests of a group, as many as one batch takes."""
         batch, rows = list[_Work](), 0
+        self._free -= 1  # before the queue is empty: else nothing would seem left to do
         for work in list(waiting.works):
             if batch and not work.joins(rows + work.rows):
                 break
             batch.append(work)
             rows += work.rows
             self._leave(work)
-        self._free -= 1
-        self._changed(0)
         self._metrics.batch(len(batch), rows, [self._loop.time() - work.since for work in batch])
         inputs, counts = [work.inputs for work in batch], [work.rows for work in batch]
         computing = self._loop.run_in_executor(self._pool, self._computed, inputs, counts)

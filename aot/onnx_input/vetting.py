@@ -95,7 +95,8 @@ def _read(path: Path) -> None:
             weight.ClearField("raw_data")
     with suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError):
         plain = inliner.inline_local_functions(proto) if proto.functions else proto
-        onnx.shape_inference.infer_shapes(plain, data_prop=True)
+        # Without contents: onnx makes up a name for every element of a vector, and valid ones have millions.
+        onnx.shape_inference.infer_shapes(plain)
 
 
 def _open(path: Path) -> None:

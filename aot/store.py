@@ -31,6 +31,7 @@ from aot.errors import StoreError
 
 FACTS = "entry.json"
 TMP, LOCKS, MADE, IN_USE = "tmp", "locks", ".lock", ".use"
+_HELD: dict[Path, locks.Lock] = {}
 _SEAL = len('{"sha256":"",') + 64
 
 
@@ -129,7 +130,7 @@ class Store:
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or default_root()
-        self._pins: dict[str, locks.Lock] | None = None
+        self._pins: dict[Path, locks.Lock] | None = None
         self._sound: set[str] = set()
 
     def home(self, stage: str, key: str) -> Path:
@@ -150,15 +151,23 @@ class Store:
             for pin in pins.values():
                 pin.release()
 
+    def hold(self, key: str) -> None:
+        """Until this process ends, the entry stays in the store: its files are read whenever somebody asks for them."""
+        self._share(key, _HELD)
+
     def _pin(self, key: str) -> None:
         """Before the entry is looked for: once it is seen, nobody may take it away."""
-        if self._pins is None or key in self._pins:
-            return
-        with suppress(OSError):  # without locks, what was used lately stays
-            self._locks().mkdir(parents=True, exist_ok=True)
-            pin = locks.lock(self._locks() / f"{key}{IN_USE}", shared=True)
-            assert pin is not None
-            self._pins[key] = pin
+        if self._pins is not None:
+            self._share(key, self._pins)
+
+    def _share(self, key: str, held: dict[Path, locks.Lock]) -> None:
+        path = self._locks() / f"{key}{IN_USE}"
+        if path not in held:
+            with suppress(OSError):  # without locks, what was used lately stays
+                path.parent.mkdir(parents=True, exist_ok=True)
+                pin = locks.lock(path, shared=True)
+                assert pin is not None
+                held[path] = pin
 
     def get(self, stage: str, key: str) -> Entry | None:
         """The entry if it is there and whole, else None: the files have the sizes that they had, see `sound`."""

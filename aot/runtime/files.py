@@ -138,6 +138,8 @@ def check(folder: Path, name: str, size: int, digest: str, shown: str) -> None:
 def unpacked(name: str) -> Path:
     """The folder of an artifact: the path itself, or where its `.tar` is unpacked, once, in the store.
 
+    There it stays as long as this process lives; a copy that is damaged is made again.
+
     Raises UsageError for a path that is not there, ArtifactError for a tar that `untar` does not take.
     """
     path = Path(name)
@@ -160,4 +162,10 @@ def unpacked(name: str) -> Path:
         key = sha256(path)
     except OSError as error:
         raise ArtifactError(f"the artifact cannot be read: {error.strerror}", where=name, fix=COPY) from error
-    return Store().fetch("unpacked", key, extract).path
+    store = Store()
+    store.hold(key)
+    entry = store.fetch("unpacked", key, extract)
+    if not store.sound(entry):
+        store.condemn(entry)
+        entry = store.fetch("unpacked", key, extract)
+    return entry.path

@@ -228,7 +228,7 @@ def _files(records: Mapping[str, Record], prefix: str = "") -> dict[str, Path]:
 
 def _engine_file(engine: Engine) -> str:
     """An engine's name under `engines/`: `sm89.plan`."""
-    return f"{engine.target}{engine.plan.suffix}"
+    return f"{engine.target}{Path(str(engine.facts['file'])).suffix}"
 
 
 def _contents(

@@ -4,8 +4,8 @@
 
 Each flavour is installed into a folder of its own, by the requirements that `aot pack --image` writes, and slimmed as
 its Dockerfile does it. Counted are the bytes of files, without what Python compiles: `session` is what `aot.load`
-needs, `server` what `python -m aot.serving` needs. Writes benchmarks/results/runtime-size.json; exit code 1 where a goal
-is missed: a session in 120 MB on onnxruntime, in 400 MB on a GPU.
+needs, `server` what `python -m aot.serving` needs. Writes benchmarks/results/runtime-size.json; exit code 1 where a
+goal is missed: a session in 120 MB on onnxruntime, in 400 MB on a GPU.
 """
 
 from __future__ import annotations

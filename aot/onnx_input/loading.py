@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 Kept = Callable[["ir.Model"], Collection[tuple[str, str]]]
 """The domains and names of the functions that are not written out."""
 
+_DAMAGED = (OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError)
+"""What onnx_ir raises of its own: for a name that is no text, a body that reads what is not there, and the like."""
+
 
 def load(path: Path, kept: Kept = lambda model: (), *, inline: bool = True) -> ir.Model:
     """The model of a file, its external weights left on disk.
@@ -40,15 +43,7 @@ def load(path: Path, kept: Kept = lambda model: (), *, inline: bool = True) -> i
             if weight.const_value is not None and weight.const_value.dtype != ir.DataType.STRING:
                 weight.const_value.numpy()
         _tidy(model, kept, inline)
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        LookupError,
-        RuntimeError,
-        ir.serde.SerdeError,
-        ir.passes.PassError,
-    ) as error:
+    except (*_DAMAGED, ir.serde.SerdeError, ir.passes.PassError) as error:
         said: BaseException = error
         while isinstance(said, ir.serde.SerdeError | RuntimeError) and said.__cause__ is not None:
             said = said.__cause__

@@ -83,10 +83,13 @@ def _read(path: Path) -> None:
     from onnx import inliner
 
     from aot.onnx_input import validity
-    from aot.onnx_input.reading import proto_of
+    from aot.onnx_input.reading import not_whole, proto_of
 
     proto = proto_of(path)
-    validity.check(proto, str(path))
+    try:
+        validity.check(proto, str(path))
+    except (TypeError, AttributeError) as error:  # protobuf gives bytes where a name is no UTF-8
+        raise not_whole(path, ValueError("a name in it is no text")) from error
     # What the rest says of it is said by those who use it; here it is seen to come to an end.
     with suppress(onnx.checker.ValidationError, RuntimeError, ValueError, TypeError):
         onnx.checker.check_model(str(path))

@@ -4,7 +4,8 @@ __main__.py         `python -m aot.serving ARTIFACT`, without click; options.py:
 server.py           from start to graceful stop: load, warm up, ready, drain
 model.py            what is served, as the protocol describes it; joining.py: which requests may be computed together
 
-http.py, grpc.py    the two front ends: from bytes to a request, and from outputs to bytes
+http_api.py, grpc_api.py
+                    from bytes to a request, and from outputs to bytes; front.py: what both stand on
 wire.py             tensors as they travel; refusals.py: what is answered to what cannot be, by status
 protocol/           the gRPC messages, generated
 

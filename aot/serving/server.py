@@ -12,17 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 from aiohttp import web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
-import grpc
 from aot.errors import UsageError
 from aot.runtime import Session, load, manifest
 from aot.serving import log as logs
 from aot.serving.front import Front
-from aot.serving.grpc import SERVICE, Grpc
-from aot.serving.http import Http
+from aot.serving.grpc_api import SERVICE, Grpc
+from aot.serving.http_api import Http
 from aot.serving.joining import Joining
 from aot.serving.log import log
 from aot.serving.metrics import Metrics

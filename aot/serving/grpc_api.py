@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import grpc
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-import grpc
 from aot.errors import AotError, InputError
 from aot.runtime.interchange import Array
 from aot.serving import wire
@@ -131,7 +131,9 @@ def _answering(method: Method, parse: Callable[[bytes], Any]) -> Method:
             try:
                 parsed = parse(request)
             except DecodeError as error:
-                raise InputError(f"the request is no message of the protocol: {error}") from None
+                raise InputError(
+                    f"the request is no message of the protocol: {error}", fix="make it of inference.proto"
+                ) from None
             return await method(parsed, context)
         except AotError as error:
             await context.abort(grpc.StatusCode[status(error).grpc], sentence(error))

@@ -106,21 +106,23 @@ class Http:
         self._front.model.called(request.match_info["model"], request.match_info.get("version", ""))
 
     async def _body(self, request: web.Request) -> bytes:
-        large = TooLarge(
-            f"the request is longer than {self._max} bytes",
-            fix="send fewer rows at once, or start the server with a larger --max-request-bytes",
-        )
         if (request.content_length or 0) > self._max:
-            raise large
+            raise self._too_large()
         try:
             if request.content.is_eof():  # it came with the headers
                 return await request.read()
             async with asyncio.timeout(BODY_SECONDS):
                 return await request.read()
         except web.HTTPRequestEntityTooLarge:
-            raise large from None
+            raise self._too_large() from None
         except TimeoutError:
             raise Late(f"the body did not come in {BODY_SECONDS:g} s", fix="send it at once") from None
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(
+            f"the request is longer than {self._max} bytes",
+            fix="send fewer rows at once, or start the server with a larger --max-request-bytes",
+        )
 
     def _response(self, asked: Request, raw: Mapping[str, bool], outputs: Mapping[str, Array]) -> web.Response:
         described, tail = [], []

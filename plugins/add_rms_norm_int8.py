@@ -8,8 +8,7 @@ torch y.float() * scale, follows it in the model.
 
 A program takes one row, or `rows` of them where rows are short. With `programs`, so many run, a multiple of the 132
 multiprocessors of an H200, each over every so many rows, and the next rows are read into shared memory while these are
-computed, `ahead` at a time. x and residual are read once and leave the caches first, so that what the next layer reads
-stays. A row must fit into a block, so `width` is fixed.
+computed, `ahead` at a time; more in aot/plugins/norms.py. A row must fit into a block, so `width` is fixed.
 """
 
 import torch
@@ -24,17 +23,7 @@ TYPES = {"T": "float32 float16 bfloat16"}
 SHAPES = {"x": "... width", "residual": "... width", "weight": "width"}
 SIZES = {"width": (1, 32768)}
 ATTRIBUTES = {"scale": [0.02, 0.005]}
-CONFIGS = [
-    {"rows": 1, "num_warps": 4},
-    {"rows": 1, "num_warps": 8},
-    {"rows": 1, "num_warps": 16},
-    {"rows": 2, "num_warps": 4},
-    {"rows": 4, "num_warps": 4},
-    {"rows": 8, "num_warps": 8},
-    {"rows": 1, "programs": 1056, "ahead": 2, "num_warps": 4},
-    {"rows": 1, "programs": 528, "ahead": 2, "num_warps": 8},
-    {"rows": 1, "programs": 528, "ahead": 3, "num_warps": 4},
-]
+CONFIGS = norms.CONFIGS
 
 
 def reference(x, residual, weight, scale, eps):
@@ -64,6 +53,7 @@ def kernel(
     EPS: tl.constexpr,
     SCALE: tl.constexpr,
     ROWS: tl.constexpr,
+    AGAIN: tl.constexpr,
     AHEAD: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -71,7 +61,7 @@ def kernel(
     gain *= 1.0 / SCALE
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     for _ in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=AHEAD):
-        value, at, inside = norms.added(x, residual, total, row, rows, WIDTH, BLOCK)
-        normed = norms.over_rms(value, WIDTH, EPS) * gain[None, :]
+        value, at, inside = norms.added(x, residual, total, row, rows, WIDTH, BLOCK, AGAIN)
+        normed = norms.over_rms(value, x, residual, at, inside, WIDTH, EPS, AGAIN) * gain[None, :]
         tl.store(y + at, rounding.to_int8(normed), mask=inside)
         row += tl.num_programs(0) * ROWS

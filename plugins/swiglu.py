@@ -56,7 +56,7 @@ def kernel(gate_up, rows, y, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: t
     column = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     inside = (row < rows) & (column < WIDTH)
     at = row * (2 * WIDTH) + column
-    gate = tl.load(gate_up + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-    up = tl.load(gate_up + at + WIDTH, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    gate = tl.load(gate_up + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + at + WIDTH, mask=inside, other=0.0).to(tl.float32)
     made = gate * tl.sigmoid(gate) * up
     tl.store(y + row * WIDTH + column, made.to(y.dtype.element_ty), mask=inside)

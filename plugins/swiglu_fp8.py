@@ -61,7 +61,7 @@ def kernel(gate_up, rows, y, WIDTH: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.
     column = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     inside = (row < rows) & (column < WIDTH)
     at = row * (2 * WIDTH) + column
-    gate = tl.load(gate_up + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-    up = tl.load(gate_up + at + WIDTH, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    gate = tl.load(gate_up + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + at + WIDTH, mask=inside, other=0.0).to(tl.float32)
     made = rounding.to_fp8(gate * tl.sigmoid(gate) * up * (1.0 / SCALE))
     tl.store(y + row * WIDTH + column, made, mask=inside)

@@ -21,7 +21,7 @@ ONNX_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 def load_structure(path: Path) -> ModelProto:
     """The graph without its external weights: cheap whatever their size. Raises GraphError for a damaged file."""
     import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from google.protobuf.message import DecodeError
 
     try:
         return onnx.load(str(path), load_external_data=False)

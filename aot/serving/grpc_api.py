@@ -31,8 +31,8 @@ FIELDS = {
     "FP64": "fp64_contents",
 }
 """The field of InferTensorContents by datatype."""
-Context = grpc.aio.ServicerContext[Any, Any]
-Method = Callable[[Any, Context], Awaitable[Any]]
+
+Method = Callable[[Any, grpc.aio.ServicerContext], Awaitable[Any]]
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 
@@ -63,26 +63,26 @@ class Grpc:
             },
         )
 
-    async def _live(self, _: pb.ServerLiveRequest, __: Context) -> pb.ServerLiveResponse:
+    async def _live(self, _: pb.ServerLiveRequest, __: grpc.aio.ServicerContext) -> pb.ServerLiveResponse:
         return pb.ServerLiveResponse(live=True)
 
-    async def _ready(self, _: pb.ServerReadyRequest, __: Context) -> pb.ServerReadyResponse:
+    async def _ready(self, _: pb.ServerReadyRequest, __: grpc.aio.ServicerContext) -> pb.ServerReadyResponse:
         return pb.ServerReadyResponse(ready=self._front.ready)
 
-    async def _model_ready(self, request: pb.ModelReadyRequest, _: Context) -> pb.ModelReadyResponse:
+    async def _model_ready(self, request: pb.ModelReadyRequest, _: grpc.aio.ServicerContext) -> pb.ModelReadyResponse:
         self._front.model.called(request.name, request.version)
         return pb.ModelReadyResponse(ready=self._front.ready)
 
-    async def _server(self, _: pb.ServerMetadataRequest, __: Context) -> pb.ServerMetadataResponse:
+    async def _server(self, _: pb.ServerMetadataRequest, __: grpc.aio.ServicerContext) -> pb.ServerMetadataResponse:
         return pb.ServerMetadataResponse(**SERVER)
 
-    async def _model(self, request: pb.ModelMetadataRequest, _: Context) -> pb.ModelMetadataResponse:
+    async def _model(self, request: pb.ModelMetadataRequest, _: grpc.aio.ServicerContext) -> pb.ModelMetadataResponse:
         self._front.model.called(request.name, request.version)
         found = self._front.model.metadata()
         del found["parameters"]
         return pb.ModelMetadataResponse(**found)
 
-    async def _infer(self, request: pb.ModelInferRequest, _: Context) -> pb.ModelInferResponse:
+    async def _infer(self, request: pb.ModelInferRequest, _: grpc.aio.ServicerContext) -> pb.ModelInferResponse:
         with self._front.counted("grpc"):
             self._front.model.called(request.model_name, request.model_version)
             self._front.admit()
@@ -126,7 +126,7 @@ class Grpc:
 def _answering(method: Method, parse: Callable[[bytes], Any]) -> Method:
     """The method over the bytes of its request, with its errors as statuses."""
 
-    async def answer(request: bytes, context: Context) -> Any:
+    async def answer(request: bytes, context: grpc.aio.ServicerContext) -> Any:
         try:
             try:
                 parsed = parse(request)

@@ -125,7 +125,8 @@ def main() -> int:
                 rows.append(measure(artifact, method, length, arguments.seconds if headline else arguments.short))
                 compared(rows)
                 print(json.dumps(rows[-1]), flush=True)
-    print(write("serving", rows))
+    repeat = f"python benchmarks/serving.py --seconds {arguments.seconds:g} --short {arguments.short:g}"
+    print(write("serving", rows, repeat))
     page.put(ROOT / "docs/serve.md", rows)
     ratio = rows[0]["times_batch_1"]
     print(f"batching: {ratio} times batch 1 at 4 tokens, goal {GOAL}")

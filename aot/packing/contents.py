@@ -107,13 +107,14 @@ def _in_folder(folder: Path, shown: str) -> Iterator[Member]:
     def refuse(error: OSError) -> None:
         raise error
 
+    root = os.path.realpath(folder)
     for above, folders, files in os.walk(folder, onerror=refuse):
         folders.sort()
         linked = [name for name in folders if Path(above, name).is_symlink()]
         for path in (Path(above, name) for name in sorted([*files, *linked])):
             name = path.relative_to(folder).as_posix()
             where = f"{shown}/{printable(name)}"
-            if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+            if not Path(os.path.realpath(path)).is_relative_to(root):
                 raise ArtifactError("a file of the artifact is a link that leaves it", where=where, fix=COPY)
             found = path.stat()
             if not stat.S_ISREG(found.st_mode):

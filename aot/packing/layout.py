@@ -19,7 +19,7 @@ INDEX = "index.json"
 IMAGE = "application/vnd.oci.image.manifest.v1+json"
 MODEL = "application/vnd.cncf.model.manifest.v1+json"
 CONFIG = "application/vnd.cncf.model.config.v1+json"
-LAYER = re.compile(r"application/vnd\.cncf\.model\.[a-z.]+\.v1\.tar")
+LAYER = r"application/vnd\.cncf\.model\.[a-z.]+\.v1\.tar"
 LARGEST = 4 << 20
 """Of a JSON document, in bytes: what registries take as a manifest."""
 LAYERS = 10_000
@@ -28,7 +28,7 @@ LAYERS = 10_000
 def members(layout: Path, shown: str) -> Iterator[untar.Member]:
     """The files of all layers. Raises ArtifactError for a layout, blob or layer that is not what it has to be."""
     image = image_of(layout, shown)
-    config = json_of(blob(layout, image.get("config"), CONFIG, shown), f"{shown}: the config")
+    config = json_of(blob(layout, image.get("config"), re.escape(CONFIG), shown), f"{shown}: the config")
     layers = image.get("layers")
     if not isinstance(layers, list) or not 0 < len(layers) <= LAYERS:
         raise _damaged("the manifest lists no layers, or too many", shown)
@@ -61,7 +61,7 @@ def image_of(layout: Path, shown: str) -> dict[str, Any]:
             where=f"{shown}/{INDEX}",
             fix=f"copy one of them: skopeo copy oci:{shown}:TAG oci:ONE",
         )
-    path = blob(layout, manifests[0], IMAGE, shown)
+    path = blob(layout, manifests[0], re.escape(IMAGE), shown)
     image = json_of(path, f"{shown}/{path.relative_to(layout)}")
     if image.get("artifactType") != MODEL:
         raise _damaged("the image is not a model: its artifactType is another one", f"{shown}/{INDEX}")
@@ -77,14 +77,13 @@ def holds_one_model(path: Path) -> bool:
     return True
 
 
-def blob(layout: Path, descriptor: Any, kind: str | re.Pattern[str], shown: str) -> Path:
-    """The file behind a descriptor. Raises ArtifactError where it is another one, or not of media type `kind`."""
+def blob(layout: Path, descriptor: Any, kind: str, shown: str) -> Path:
+    """The file behind a descriptor. Raises ArtifactError where it is another one, or not of media type `kind`, a
+    regular expression."""
     if not isinstance(descriptor, Mapping):
         raise _damaged("a descriptor is missing, or is no object", shown)
     media_type, digest, size = (descriptor.get(name) for name in ("mediaType", "digest", "size"))
-    if not isinstance(media_type, str) or not re.fullmatch(
-        kind if isinstance(kind, re.Pattern) else re.escape(kind), media_type
-    ):
+    if not isinstance(media_type, str) or not re.fullmatch(kind, media_type):
         raise _damaged(f"a blob of media type {media_type!r}, which no model of aot has", shown)
     if not isinstance(digest, str) or not re.fullmatch("sha256:[0-9a-f]{64}", digest) or type(size) is not int:
         raise _damaged("a descriptor without a SHA-256 digest and a size", shown)

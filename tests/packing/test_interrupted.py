@@ -25,10 +25,10 @@ from pathlib import Path
 from aot.packing import oci, tar
 from aot.packing.unpack import unpack
 form, target, *sources = sys.argv[1:]
-write = {"oci": oci.write, "tar": tar.write, "unpack": lambda one, to, overwrite: unpack(str(one), to, overwrite=overwrite)}
+write = {"oci": oci.write, "tar": tar.write, "unpack": unpack}
 print("ready", flush=True)
 for source in cycle(sources):
-    write[form](Path(source), Path(target), overwrite=True)
+    write[form](source if form == "unpack" else Path(source), Path(target), overwrite=True)
 """
 
 

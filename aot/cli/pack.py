@@ -21,10 +21,10 @@ FORMS = {
         "What a container image that serves the model is built from: a Dockerfile, the runtime, the model.",
     ),
 }
-ONE_ENGINE = ("triton", "image")
-"""Forms that hold engines of one kind, and take the `engine` to choose it by."""
 """`aot.packing.FORM.write(artifact, to, overwrite=...)` returns the files that it wrote; where that module has one,
 `digest(to)` is what tells them from others."""
+ONE_ENGINE = ("triton", "image")
+"""Forms that hold engines of one kind, and take the `engine` to choose it by."""
 
 
 def _form_options(command: Any) -> Any:

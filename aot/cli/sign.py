@@ -15,7 +15,7 @@ from aot.cli import _options
 @click.option("--key", required=True, metavar="KEY.pem", help="An Ed25519 private key, without a passphrase.")
 @_options.json_option
 def command(artifact: str, key: str, as_json: bool) -> int:
-    """Sign the artifact folder ARTIFACT: write manifest.sig into it, which every packed form carries along.
+    """Sign the artifact folder ARTIFACT: write manifest.sig into it, which a .tar and an OCI layout carry along.
 
     Signed is the manifest, which holds the digest of every file. All of them are checked first.
 

@@ -14,7 +14,7 @@ its version. One layer a part, so that a registry and a node that have a model g
     references   inputs and eager outputs
     kernels      those of plugins, a layer for each target
     graph        the final graph, a layer for each of its files
-    engines      a layer for each target
+    engines      a layer for each target, and one for the weights that stripped plans take
 """
 
 from __future__ import annotations

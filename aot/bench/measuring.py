@@ -70,8 +70,8 @@ def measure(
         _blocks(lanes, effort, meters, around, steps)
         for lane in steps(lanes, "throughput, memory, accuracy"):
             _beside(lane, meters)
+            _launches(lane, meters)  # before other inputs come: a module may be compiled once more for them
             _judge(lane, question)
-            _launches(lane, meters)
     except KeyboardInterrupt:
         around.interrupted = True
         for lane in lanes:

@@ -65,7 +65,7 @@ class Served:
         return None if most is None or self._before is None else most - self._before
 
     def launches(self) -> int:
-        """See `launches.counted`; the last thing to ask for."""
+        """See `launches.counted`; nothing is timed after it."""
         return launches.counted(self._placed())
 
     def answers(self, inputs: Mapping[str, Any]) -> Arrays:

@@ -11,6 +11,8 @@ from aot.errors import AotError
 from aot.serving import Options, serve
 from aot.serving.options import OPTIONS
 
+INTERRUPTED = 130
+
 
 def parser() -> argparse.ArgumentParser:
     """The arguments, from the table of options."""
@@ -39,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AotError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:  # before there is a server that could stop
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

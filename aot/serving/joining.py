@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,8 +42,10 @@ def batch_dim(manifest: Manifest) -> tuple[str | None, str]:
 
 
 def _foreseen(tensor: Tensor, batch: str, manifest: Manifest) -> bool:
-    """Whether the other axes have sizes that are fixed, or those of other Dims."""
-    return all(size != batch and (isinstance(size, int) or size in manifest.dims) for size in tensor.shape[1:])
+    """Whether the other axes have sizes that are fixed, or follow from other Dims: `T`, or `(T - 1)//2 + 1`."""
+    others = manifest.dims.keys() - {batch}
+    read = [set(re.findall(r"[^\W\d]\w*", size)) for size in tensor.shape[1:] if isinstance(size, str)]
+    return all(names and names <= others for names in read)
 
 
 @dataclass(frozen=True)

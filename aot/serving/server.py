@@ -32,6 +32,8 @@ from aot.serving.scheduler import Scheduler
 
 Tell = Callable[[int], Awaitable[None]]
 """Sets what the health service answers: a HealthCheckResponse.ServingStatus."""
+LINGERING = 1.0
+"""Seconds in which the rest of a request that was refused is read and dropped, so that its client sees the answer."""
 GPU_LANES = 2
 """On a GPU, one batch is copied while another is computed; on the CPU, one call takes all cores."""
 
@@ -132,6 +134,7 @@ async def _http(front: Front, options: Options) -> AsyncIterator[int]:
     runner = web.AppRunner(
         Http(front, options.max_request_bytes).application(),
         access_log=None,
+        lingering_time=LINGERING,
         handler_cancellation=True,  # a request whose client is gone leaves the queue
         shutdown_timeout=_writing(options),
     )

@@ -137,6 +137,46 @@ def test_on_sigterm_what_waits_is_answered_and_the_exit_code_is_0(serves: Serves
     assert json.loads(server.log.splitlines()[-1])["message"] == "stopped"
 
 
+def test_until_it_is_warm_it_is_alive_and_not_ready_and_can_be_stopped(folder: Path) -> None:
+    path = models.slow(folder / "warming.aot", 20_000_000)  # minutes of warm-up
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "aot.serving", str(path), "--http-port", str(port), "--grpc-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        live = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+        for _ in range(600):
+            try:
+                live.connect()
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+        found = []
+        for method, asked in (("GET", "/v2/health/live"), ("GET", "/v2/health/ready"), ("POST", INFER)):
+            live.request(method, asked)
+            answer = live.getresponse()
+            found.append((answer.status, json.loads(answer.read())))
+        process.send_signal(signal.SIGTERM)
+        said, errors = process.communicate(timeout=SECONDS)
+    assert found[:2] == [(200, {"live": True}), (503, {"ready": False})]
+    assert found[2] == (503, {"error": "the model is not loaded yet; wait until /v2/health/ready says so"})
+    assert process.returncode == 0, errors
+    assert said == ""
+    assert "Traceback" not in errors
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(serves: Serves, folder: Path) -> None:
+    script = """import sys; from aot.serving import http_api; from aot.serving.__main__ import main
+http_api.BODY_SECONDS = 0.2; sys.exit(main())"""
+    server = serves(artifacts.linear(folder / "waits.aot"), command=("-c", script))
+    with socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS) as connection:
+        connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{".encode())
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 504 ")
+    assert b"the body did not come in 0.2 s" in answer
+
+
 def test_what_is_not_answered_within_the_grace_is_cut_off_and_the_exit_code_is_1(serves: Serves, folder: Path) -> None:
     server = serves(models.slow(folder / "cut.aot", 600_000), "--max-batch", "1", "--grace", "0.2")
     with ThreadPoolExecutor(2) as pool:

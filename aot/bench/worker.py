@@ -44,7 +44,7 @@ class Worker:
         self._pipe, theirs = Pipe()
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _MAIN, str(theirs.fileno())],
+                [sys.executable, "-P", "-c", _MAIN, str(theirs.fileno())],  # nothing of the current folder is imported
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,

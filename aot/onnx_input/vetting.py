@@ -27,6 +27,9 @@ What = Literal["read", "open"]
 """read: what onnx does with a file. open: what onnxruntime does, which takes its weights too."""
 
 _GIB = 1 << 30
+_START = "import os, sys; sys.path[:] = sys.argv.pop(1).split(os.pathsep); "
+"""Modules are found where this process finds them, but for the current folder, where the file may have come with some
+(-P: it is not looked into for these two either)."""
 _MAIN = "from aot.onnx_input.vetting import main; main()"
 _SAID = 1 << 16
 """Bytes that the process may write."""
@@ -38,7 +41,7 @@ _seen: set[tuple[object, ...]] = set()
 @dataclass(frozen=True)
 class Limits:
     """What the process may take. memory: bytes of address space, of which libraries map 2 GiB without using them.
-    seconds: of CPU time, and, four times as long, of the clock."""
+    seconds: of CPU time, and, twice as long, of the clock."""
 
     memory: int
     seconds: int
@@ -121,7 +124,8 @@ def main() -> None:
     ):
         hard = resource.getrlimit(limit)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(limit, (most, most))
+        # Where both are reached at once the process is killed, which does not say by whom.
+        resource.setrlimit(limit, (most, most + 1 if limit == resource.RLIMIT_CPU and most != hard else most))
     try:
         examine(Path(path), "open" if what == "open" else "read")
     except AotError as error:
@@ -129,18 +133,20 @@ def main() -> None:
 
 
 def _apart(path: Path, what: What, limits: Limits) -> None:
-    command = [sys.executable, "-c", _MAIN, str(path), what, str(limits.memory), str(limits.seconds)]
+    modules = os.pathsep.join(one for one in sys.path if one)
+    command = [sys.executable, "-P", "-c", _START + _MAIN, modules, str(path), what, str(limits.memory),
+               str(limits.seconds)]  # fmt: skip
     # One thread: each has a heap of its own, for which address space is taken.
     threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MALLOC_ARENA_MAX")}
-    environment = {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(one or os.getcwd() for one in sys.path)}
+    environment = {**os.environ, **threads}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment,
-                timeout=4 * limits.seconds, check=False,
+                timeout=2 * limits.seconds, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            raise _refused(path, what, f"it takes more than {4 * limits.seconds} seconds") from error
+            raise _refused(path, what, f"it takes more than {2 * limits.seconds} seconds") from error
         texts = []
         for file in (out, err):
             file.seek(0)

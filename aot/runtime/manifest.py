@@ -147,8 +147,10 @@ def _longer(dims: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _triple(bounds: Sequence[Any]) -> tuple[int, int, int]:
-    low, opt, high, *_ = bounds
-    return int(low), int(opt), int(high)
+    low, opt, high, *_ = (int(size) for size in bounds)
+    if not 0 <= low <= opt <= high:
+        raise ValueError(f"sizes range over {[low, opt, high]}")
+    return low, opt, high
 
 
 def _tensor(one: Mapping[str, Any]) -> Tensor:

@@ -193,7 +193,7 @@ def _inputs(
         if size is not None and (type(size) is not int or not 0 <= size <= len(binary) - start):
             raise InputError(
                 f"binary_data_size is {str(size)[:40]}, and {len(binary) - start} bytes are left behind the JSON",
-                where=f"input '{_text(one.get('name'), 'name')}'",
+                where=f"input '{_text(one.get('name'), 'name')[:80]}'",
                 fix=f"send all of it, and the length of the JSON as {HEADER_LENGTH}",
             )
         parts.append(None if size is None else binary[start : start + size])

@@ -49,11 +49,12 @@ class Reader:
         self._name, self._tensor = name, tensor
         self.datatype = datatype(name, tensor)
         self._bits = bits(tensor.dtype)
+        self._kinds = {"b": {bool}, "f": {int, float}}.get(self._bits.kind, {int})  # of numbers in Python
 
     def shape(self, given: Any, datatype: Any) -> tuple[int, ...]:
         """The shape that a client states, with its datatype held against the model's."""
         if datatype != self.datatype:
-            raise self._wrong(f"is {datatype!r}, and the model takes {self.datatype}", "send it as that")
+            raise self._wrong(f"is {_short(datatype)}, and the model takes {self.datatype}", "send it as that")
         sizes = tuple(given) if isinstance(given, (list, tuple)) else None
         if sizes is None or not all(type(size) is int and size >= 0 for size in sizes):
             raise self._wrong(f"has the shape {_short(given)}", "a shape is a list of whole numbers from 0 on")
@@ -79,19 +80,13 @@ class Reader:
         if self.datatype in RAW_ONLY:
             raise self._wrong(f"is {self.datatype}, which comes as raw bytes only", "send it as binary data")
         flat = list(self._flat(data, tuple(shape)))
-        kinds = set(map(type, flat))
-        if not kinds <= {bool if self._bits == np.bool_ else int, *((float,) if self._bits.kind == "f" else ())}:
-            raise self._wrong(
-                f"holds {_short(next(one for one in flat if type(one) in kinds - {int}))}, which is no {self.datatype}",
-                f"send every element as {self.datatype}",
-            )
+        if not self._kinds.issuperset(map(type, flat)):
+            wrong = next(one for one in flat if type(one) not in self._kinds)
+            raise self._wrong(f"holds {_short(wrong)}, which is no {self.datatype}", "send numbers that are")
+        widest = np.float64 if self._bits.kind == "f" else self._bits
         try:
             with np.errstate(over="raise"):
-                array = (
-                    np.array(flat, np.float64).astype(self._bits)
-                    if self._bits.kind == "f"
-                    else np.array(flat, self._bits)
-                )
+                array = np.array(flat, widest).astype(self._bits)
         except (OverflowError, FloatingPointError):
             raise self._wrong(f"holds a number that {self.datatype} does not", "send what it can hold") from None
         return self._made(array.reshape(tuple(shape)))
@@ -141,9 +136,9 @@ def metadata(tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
 
 
 def _short(value: Any) -> str:
-    """A value from a client for a message: bounded, and never nested."""
+    """A value from a client for a message: bounded, and not what is nested in it."""
     if isinstance(value, (list, tuple)):
-        plain = all(type(one) is int for one in value) and len(value) <= 8
-        return str(list(value)) if plain and max(map(abs, value), default=0) <= ELEMENTS else f"a list of {len(value)}"
-    text = repr(value)
+        plain = len(value) <= 8 and all(type(one) is int and abs(one) <= ELEMENTS for one in value)
+        return str(list(value)) if plain else f"a list of {len(value)}"
+    text = "an object" if isinstance(value, dict) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

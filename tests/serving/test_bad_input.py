@@ -77,6 +77,16 @@ def lives_on(linear: Server) -> Iterator[None]:
         ({"inputs": [x(data=[[[1]], 2, 3])]}, "has 3 rows where its shape [1, 3] takes 1"),
         ({"inputs": [x(data=[1, [2], 3])]}, "holds [2], which is no FP32"),
         ({"inputs": [x(data=[1, None, 3])]}, "holds None, which is no FP32"),
+        ({"inputs": [x(data=[1.5, None, 3])]}, "holds None, which is no FP32"),
+        ({"inputs": [x(data=[1.5, {}, 3])]}, "holds an object, which is no FP32"),
+        (
+            b'{"inputs": [{"name": "x", "shape": [1, 3], "datatype": ' + b"[" * 900 + b"]" * 900 + b"}]}",
+            "is a list of 1",
+        ),
+        (
+            b'{"inputs": [{"name": "x", "shape": ' + b"[" * 900 + b"]" * 900 + b', "datatype": "FP32"}]}',
+            "a shape is a list of whole",
+        ),
         ({"inputs": [x(data=[1, "2", 3])]}, "holds '2', which is no FP32"),
         ({"inputs": [x(data=[1, True, 3])]}, "holds True, which is no FP32"),
         ({"inputs": [x(data=[1, 1e39, 3])]}, "holds a number that FP32 does not"),
@@ -142,7 +152,11 @@ def test_integers_out_of_range_and_fractions_are_refused(name: str, dtypes: Serv
         assert f"input 'in_{name}' holds" in answer["error"]
 
 
-def test_a_bool_is_a_byte_of_0_or_1(dtypes: Server) -> None:
+def test_a_bool_is_true_or_false_or_a_byte_of_0_or_1(dtypes: Server) -> None:
+    one = {"name": "in_bool", "shape": [1, 2], "datatype": "BOOL", "data": [True, 1]}
+    status, answer = dtypes.post(INFER, {"inputs": [one]})
+    assert status == 400
+    assert "input 'in_bool' holds 1, which is no BOOL" in answer["error"]
     one = {"name": "in_bool", "shape": [1, 2], "datatype": "BOOL", "parameters": {"binary_data_size": 2}}
     head = json.dumps({"inputs": [one]}).encode()
     status, answer = dtypes.post(INFER, head + b"\x01\x02", **{LENGTH: str(len(head))})

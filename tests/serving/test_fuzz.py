@@ -46,8 +46,6 @@ tensor = st.fixed_dictionaries(
         "shape": st.lists(numbers, max_size=3) | usual([1, 2], [2, 2]),
         "datatype": usual("BOOL", "INT8", "UINT64", "FP16", "BF16", "FP32", "FP64", "BYTES"),
         "data": st.lists(numbers, min_size=2, max_size=4) | st.lists(st.lists(numbers)) | anything,
-        | st.lists(st.lists(numbers, max_size=3), max_size=3)
-        | anything,
         "parameters": parameters | anything,
     },
 )

@@ -194,18 +194,38 @@ def read(path: Path, caches: Mapping[str, Path]) -> Lock:
     """A lock and the timing caches that belong to it. Raises UsageError for a file that is none."""
     try:
         data = json.loads(path.read_text())
-        if data["lock"] != FORM or not isinstance(data["engines"], list):
-            raise ValueError(f"it has form {data['lock']!r}")
-        for part in ("options", "versions", "machine", "digests"):
-            dict(data[part])
+        if not isinstance(data, dict) or data.get("lock") != FORM:
+            raise ValueError(f"it is not of form {FORM}")
+        _check(data)
         return Lock(path, data, {target: cache.read_bytes() for target, cache in caches.items()})
     except OSError as error:
         raise UsageError(f"the lock cannot be read: {error.strerror}", where=str(path), fix="check the path") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         said = " ".join(str(error).split())
         raise UsageError(
             f"not a lock of this aot: {said}", where=str(path), fix="build without --locked, which writes a new one"
         ) from error
+
+
+def _check(data: Mapping[str, Any]) -> None:
+    """Raise ValueError where a lock does not hold what `changes` and `Lock` look for in it."""
+    for part in ("options", "versions", "machine", "digests"):
+        if not isinstance(data.get(part), dict):
+            raise ValueError(f"its {part} are no mapping")
+    for part in ("sources", "packages"):
+        if not isinstance(data.get(part), dict | None):
+            raise ValueError(f"its {part} are no mapping")
+    if not isinstance(data.get("engines"), list):
+        raise ValueError("it lists no engines")
+    for engine in data["engines"]:
+        if not isinstance(engine, dict) or not isinstance(engine.get("target"), str):
+            raise ValueError("an engine has no target")
+        tactics = engine.get("tactics")
+        texts = [
+            one.get(key) if isinstance(one, dict) else None for one in tactics or () for key in ("layer", "tactic")
+        ]
+        if not isinstance(tactics, list | None) or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"the tactics of the engine for {engine['target']} are no list of layers")
 
 
 def write(path: Path, text: str, engines: Iterable[Engine]) -> None:
@@ -292,7 +312,7 @@ def changes(locked: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str |
 
     Of a build from an artifact, on either side, only that counts which such a build decides.
     """
-    whole = locked.get("sources") is not None and now["sources"] is not None
+    whole = all(one.get(part) is not None for one in (locked, now) for part in ("sources", "packages"))
     old, new = _flat(locked["options"], whole), _flat(now["options"], whole)
     for name in sorted(old.keys() | new.keys()):
         yield _differs(f"option {name}", old.get(name), new.get(name))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from aot import config, plan, runners
+from aot.errors import AotError
+from aot.packing import oci, tar
+from aot.packing.unpack import unpack
+from aot.packing.verify import verify
 from aot.plugins import header, tuned
 from tests.conftest import ROOT
 from tests.fuzz import artifact, edits
@@ -149,6 +155,82 @@ def _part(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
     return st.one_of(kinds), read
 
 
+def _lock(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
+    """A lock that a build is held against."""
+    place, path = folder / "x.aot", folder / "mine.lock"
+    artifact.write(place, folder / "store", candidates=False)
+    build = ("build", str(place), "--backend", "onnxruntime", "--target", "cpu", "-o", str(folder / "y.aot"), "--lock")
+    artifact.command(*build, str(path))
+    whole = path.read_bytes()
+
+    def read(case: Any) -> None:
+        path.write_bytes(case if isinstance(case, bytes) else json.dumps(case).encode())
+        artifact.command(*build, str(path), "--locked")
+
+    return st.one_of(edits.text([whole]), edits.data([json.loads(whole)])), read
+
+
+def _tar(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
+    place, path = folder / "x.aot", folder / "x.tar"
+    artifact.write(place, folder / "store", candidates=False)
+    tar.write(place, path)
+
+    def read(case: bytes) -> None:
+        path.write_bytes(case)
+        _unpacked(path, folder / "y.aot")
+
+    return edits.text([path.read_bytes()]), read
+
+
+def _layout(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
+    """The documents of an OCI image layout, their digests made to fit."""
+    place, to = folder / "x.aot", folder / "layout"
+    artifact.write(place, folder / "store", candidates=False)
+    oci.write(place, to)
+    index = json.loads((to / "index.json").read_bytes())
+    image = json.loads(_blob(to, index["manifests"][0]).read_bytes())
+    config = json.loads(_blob(to, image["config"]).read_bytes())
+
+    def read(case: tuple[str, Any]) -> None:
+        name, content = case
+        held = {"index": index, "image": image, "config": config, name: content}
+        if name == "config":
+            held["image"] = {**image, "config": _put(to, image["config"], content)}
+        if name != "index":
+            held["index"] = {**index, "manifests": [_put(to, index["manifests"][0], held["image"])]}
+        (to / "index.json").write_text(json.dumps(held["index"]))
+        _unpacked(to, folder / "y.aot")
+
+    found = {"index": index, "image": image, "config": config}
+    return st.one_of([st.tuples(st.just(name), edits.data([content])) for name, content in found.items()]), read
+
+
+def _blob(layout: Path, descriptor: Any) -> Path:
+    return layout / "blobs" / str(descriptor["digest"]).replace(":", "/")
+
+
+def _put(layout: Path, descriptor: Any, content: Any) -> Any:
+    """Write a document as a blob; the descriptor that says so."""
+    stored = json.dumps(content).encode()
+    made = {**descriptor, "digest": f"sha256:{hashlib.sha256(stored).hexdigest()}", "size": len(stored)}
+    _blob(layout, made).write_bytes(stored)
+    return made
+
+
+def _unpacked(source: Path, to: Path) -> None:
+    """Whatever comes out of it is whole, and `verify` says the same of it."""
+    shutil.rmtree(to, ignore_errors=True)
+    found = verify(str(source))
+    try:
+        unpack(str(source), to)
+    except AotError:
+        assert found.problems
+        assert not to.exists()
+        raise
+    assert not found.problems
+    assert not verify(str(to)).problems
+
+
 def _plugin(folder: Path) -> tuple[st.SearchStrategy[Any], Read]:
     def read(case: tuple[str, bytes]) -> None:
         path = folder / case[0]
@@ -262,6 +344,9 @@ READERS = {
     "artifact to finish": Reader(_finished, 5),
     "recipe": Reader(_recipe, 10),
     "profile": Reader(_profile, 10),
+    "lock": Reader(_lock, 3),
+    "tar": Reader(_tar, 4),
+    "layout": Reader(_layout, 4),
     "plugin": Reader(_plugin, 8),
     "tunings": Reader(_tuned, 3),
     "arrays": Reader(_arrays, 4),

@@ -103,8 +103,8 @@ HARM: dict[str, Callable[[Path, dict[str, Any], Path], None]] = {
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[str], list[str], bool]]:
-    """Under an audit hook, in a process of its own, everything that reads an artifact reads each of these, in its folder:
-    what was seen that must not be, what was refused, and whether code of the artifact ran."""
+    """Under an audit hook, in a process of its own, everything that reads an artifact reads each of these, in its
+    folder: what was seen that must not be, what was refused, and whether code of the artifact ran."""
     root, marks = tmp_path_factory.mktemp("harm"), {}
     for number, (name, harm) in enumerate(HARM.items()):
         place = root / str(number) / "place"

@@ -195,7 +195,7 @@ def read(path: Path, caches: Mapping[str, Path]) -> Lock:
     try:
         data = json.loads(path.read_text())
         if not isinstance(data, dict) or data.get("lock") != FORM:
-            raise ValueError(f"it is not of form {FORM}")
+            raise ValueError(f"it has form {data.get('lock') if isinstance(data, dict) else None!r}")
         _check(data)
         return Lock(path, data, {target: cache.read_bytes() for target, cache in caches.items()})
     except OSError as error:

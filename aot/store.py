@@ -48,10 +48,19 @@ def sha256(path: str | Path) -> str:
 
 
 def default_root() -> Path:
-    """The user's cache folder for aot; `XDG_CACHE_HOME` moves it."""
+    """The user's cache folder for aot; `XDG_CACHE_HOME` moves it. Raises StoreError for a name that is not UTF-8."""
     import platformdirs
 
-    return Path(os.environ.get("XDG_CACHE_HOME") or platformdirs.user_cache_path()) / "aot"
+    root = Path(os.environ.get("XDG_CACHE_HOME") or platformdirs.user_cache_path()) / "aot"
+    try:
+        str(root).encode()
+    except UnicodeEncodeError:
+        raise StoreError(
+            "the store's name is not UTF-8, and onnx opens no file below it",
+            where=ascii(str(root)),
+            fix="set XDG_CACHE_HOME to a folder whose name is",
+        ) from None
+    return root
 
 
 def sealed(data: Mapping[str, Any]) -> bytes:
@@ -291,11 +300,12 @@ class Store:
             os.replace(work / "new", path)
 
     def remember(self, kind: str, name: str, data: Mapping[str, Any]) -> None:
-        """Write a small named record (not input-addressed), atomically."""
-        try:
+        """Write a small named record (not input-addressed), atomically.
+
+        It saves time, and nothing depends on it: where the disk refuses, what there was stays.
+        """
+        with suppress(OSError):
             self.write(self.root / kind / f"{name}.json", sealed(data))
-        except OSError as error:
-            raise self.refused(error) from error
 
     def recall(self, kind: str, name: str) -> dict[str, Any] | None:
         """The named record, or None where there is none that is as it was written."""

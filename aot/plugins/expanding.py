@@ -24,7 +24,7 @@ def launched(graph: Path, backend: Backend, kernels: Mapping[str, Sequence[Compi
     if not kernels:
         yield graph
         return
-    with TemporaryDirectory(dir=folder) as place:
+    with TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as place:
         yield backend.with_kernels(graph, kernels, Path(place))
 
 
@@ -57,7 +57,7 @@ def expanded(graph: Path, ops: Collection[str], folder: Path) -> Iterator[Path]:
         model.opset_imports.pop(domain, None)
     common.NameFixPass()(model)
     origins.inherit(model, known)
-    with TemporaryDirectory(dir=folder) as place:
+    with TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as place:
         path = Path(place) / MODEL
         ir.save(model, path, external_data=f"{MODEL}.data")
         yield path

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot import backend
+from aot import backend, folders
 from aot.compare import worst
 from aot.config import Recipe
 from aot.progress import Silent
@@ -111,7 +110,7 @@ class Bench:
             if not reasons and self.eager_score is not None:
                 drop = self.eager_score - score_of(self.source, session, self.progress, "graph")
                 reasons = judge_metric({"eager": self.eager_score, "drop": drop}, budget)
-        shutil.rmtree(scratch)
+        folders.remove(scratch)
         missed = [row for row in rows if not row["accepted"]] or rows
         shown = min(missed, key=lambda row: row["cosine"] if row["cosine"] is not None else 1.0)
         return {

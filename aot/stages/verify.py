@@ -106,7 +106,7 @@ def _unsteady(graph: Path, folder: Path, spec: ModelSpec, plan: Plan) -> Iterato
 
     model = onnx.load(graph, load_external_data=False)
     known = {value.name: value.type.tensor_type.elem_type for value in (*model.graph.value_info, *model.graph.output)}
-    with tempfile.TemporaryDirectory(dir=folder) as name:
+    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as name:
         scratch = Path(name)
         for beside in graph.parent.iterdir():
             if beside.name != graph.name:

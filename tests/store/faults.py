@@ -109,8 +109,8 @@ def attempt(
             os._exit(code)
     os.close(writer)
     with open(reader) as said:
-        over, _, text = said.read().partition("\n")
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), bool(over), text
+        passed, _, text = said.read().partition("\n")
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), bool(passed), text
 
 
 @contextmanager

@@ -132,6 +132,14 @@ def _full_store(folder: Path) -> None:
     (store.root / TMP / "0123456789abcdef.lock").touch()
 
 
+def _collect(folder: Path) -> None:
+    collect_garbage(store_in(folder), older_than_days=30)
+
+
+def _verify(folder: Path) -> None:
+    damage(store_in(folder))
+
+
 def _collected(folder: Path) -> list[str]:
     return [] if {item.key for item in entries(store_in(folder))} == {KEPT} else ["not all of it was removed"]
 
@@ -257,14 +265,14 @@ ALL = {
         Scenario(
             "collect",
             _full_store,
-            lambda f: collect_garbage(store_in(f), older_than_days=30) and None,
+            _collect,
             lambda f: untrue(f) + kept(f),
             lambda f: _collected(f) + swept(f),
         ),
         Scenario(
             "verify",
             _with_old,
-            lambda f: damage(store_in(f)) and None,
+            _verify,
             lambda f: untrue(f) + kept(f),
             lambda f: _has(f, OLD, "old"),
         ),

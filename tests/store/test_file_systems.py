@@ -216,6 +216,13 @@ def test_a_store_may_have_any_name(tmp_path: Path, name: str) -> None:
     assert collect_garbage(store, max_bytes=0).removed == 1
 
 
+def test_a_store_that_onnx_could_open_no_file_of_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", os.fsdecode(b"/tmp/not-utf8-\xff"))
+    with pytest.raises(StoreError, match="not UTF-8") as caught:
+        Store()
+    assert str(caught.value).isascii()
+
+
 def test_a_store_below_a_file_and_one_whose_name_is_too_long_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for root in (tmp_path / "file" / "aot", tmp_path / ("x" * 300), tmp_path / "file"):
@@ -267,7 +274,7 @@ def test_a_store_of_somebody_else_is_read_and_what_is_missing_is_refused(store: 
     )
     refused = "the store cannot be written: Permission denied"
     assert done.stdout.splitlines() == [
-        *("True", "True", refused, refused, "the store cannot be cleaned: Permission denied", "[]"),
+        *("True", "True", refused, "None", "the store cannot be cleaned: Permission denied", "[]"),
     ]
     store.root.chmod(0o700)
     done = subprocess.run(

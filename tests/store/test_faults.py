@@ -65,3 +65,18 @@ def test_refused_by_the_disk_at_any_operation(tmp_path: Path, fault: str, names:
     assert {row["code"] for row in rows} <= {0, faults.REFUSED}
     for row in rows:
         assert "cannot be" in row["said"] or row["code"] == 0, row
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("fault", "every"),
+    [
+        ("inodes", 61),
+        *(pytest.param(fault, 1, marks=pytest.mark.slow) for fault in ("blocks", "inodes", "full", "kill")),
+        pytest.param("limit", 8, marks=pytest.mark.slow),
+    ],
+)
+def test_a_whole_build_on_such_a_disk(tmp_path: Path, fault: str, every: int) -> None:
+    """With all that onnx and onnxruntime write, and temporary files on the same disk."""
+    rows = run(tmp_path, fault, ("build",), every)
+    assert {row["code"] for row in rows} <= {0, faults.REFUSED, -9}

@@ -107,6 +107,8 @@ def _in_folder(folder: Path, shown: str) -> Iterator[Member]:
     def refuse(error: OSError) -> None:
         raise error
 
+    if not (folder / MANIFEST).exists():  # else all of a home folder might be read first
+        raise ArtifactError("not an artifact: it has no manifest.json", where=shown, fix=GIVE)
     root = os.path.realpath(folder)
     for above, folders, files in os.walk(folder, onerror=refuse):
         folders.sort()

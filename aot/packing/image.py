@@ -43,7 +43,7 @@ def write(artifact: Path, to: Path, *, overwrite: bool = False, engine: str | No
         DOCKERFILE: dockerfile(needed, engine),
         ".dockerignore": "*\n!requirements.txt\n!tensorrt.txt\n!*.whl\n!artifact\n",
     }
-    with replacing(to, "what an image is built from", _is_context, overwrite=overwrite) as new:
+    with replacing(to, "a build context of an image", _is_context, overwrite=overwrite) as new:
         new.mkdir()
         for name, text in files.items():
             (new / name).write_text(text)

@@ -40,6 +40,11 @@ def test_inputs_of_different_rank_have_one_batch() -> None:
     assert found.preferred == (4, 16)
 
 
+def test_sizes_that_follow_from_other_dims_stay_dynamic() -> None:
+    shapes = {"audio": ["B", 8, "T"]}, {"y": ["B", 4, "((T - 1)//2) + 1"]}
+    assert batch_of(manifest(*shapes, {"B": (1, 4, 16), "T": (4, 100, 300)})).most == 16
+
+
 @pytest.mark.parametrize(
     ("inputs", "outputs", "why"),
     [
@@ -49,9 +54,19 @@ def test_inputs_of_different_rank_have_one_batch() -> None:
         ({"x": ["B", 8], "z": ["T", 8]}, {"y": ["B", 2]}, "axis 0 of 'z'"),
         ({"x": ["B", 8]}, {"similarity": ["B", "B"]}, "'similarity'"),
         ({"x": ["B", 8]}, {"y": ["2*B", 2]}, "axis 0 of 'y'"),
+        ({"x": ["B", 8]}, {"y": ["B", "B*T"]}, "'y'"),
         ({"x": [8, "B"]}, {"y": [8, "B"]}, "axis 0 of 'x' is no Dim"),
     ],
-    ids=["static", "an input that all rows share", "a scalar", "two Dims", "rows by rows", "two rows of one", "axis 1"],
+    ids=[
+        "static",
+        "an input that all rows share",
+        "a scalar",
+        "two Dims",
+        "rows by rows",
+        "two rows of one",
+        "all rows in each",
+        "axis 1",
+    ],
 )
 def test_a_model_without_one_batch_is_not_batched(inputs: Shapes, outputs: Shapes, why: str) -> None:
     found = batch_of(manifest(inputs, outputs, {"B": (1, 4, 16), "T": (1, 2, 3)}))

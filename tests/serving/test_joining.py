@@ -33,6 +33,14 @@ def test_the_batch_is_the_dim_of_axis_0_of_everything(tmp_path: Path) -> None:
     assert batch_dim(found) == ("b", "requests are joined along the Dim 'b'")
 
 
+def test_sizes_that_follow_from_other_dims_are_no_hindrance(tmp_path: Path) -> None:
+    dims = {"b": [1, 2, 8], "n": [1, 2, 5]}
+    found = written(tmp_path / "one", {"x": ["b", "n"]}, {"y": ["b", "((n - 1)//2) + 1"]}, **dims)
+    assert batch_dim(found)[0] == "b"
+    found = written(tmp_path / "other", {"x": ["b", "n"]}, {"y": ["b", "2*b + n"]}, **dims)
+    assert batch_dim(found)[0] is None
+
+
 @pytest.mark.parametrize(
     ("inputs", "outputs", "why"),
     [

@@ -221,3 +221,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert str(tmp_path / "context/Dockerfile") in said["files"]
     assert cli.call(["pack", str(folder), "--image", str(tmp_path / "other"), "--engine", "sm70"]) == 2
     assert "unknown engine 'sm70'" in capsys.readouterr().err
+
+
+def test_the_sizes_of_the_page_are_those_that_were_measured(root: Path) -> None:
+    rows = json.loads((root / "benchmarks/results/runtime-size.json").read_text())["rows"]
+    sums: dict[str, list[str]] = {}
+    for row in (row for row in rows if "sum" in row):
+        sums.setdefault(row["flavour"], []).extend(f"{row[key] / 1e6:.0f}" for key in ("bytes", "slim_bytes"))
+    table = re.findall(r"^\| [^|]+((?: \| [*0-9]+){4}) \|$", (root / "docs/image.md").read_text(), re.MULTILINE)
+    assert [re.findall("[0-9]+", line) for line in table] == list(sums.values())

@@ -49,7 +49,8 @@ class Reader:
         self._name, self._tensor = name, tensor
         self.datatype = datatype(name, tensor)
         self._bits = bits(tensor.dtype)
-        self._kinds = {"b": {bool}, "f": {int, float}}.get(self._bits.kind, {int})  # of numbers in Python
+        kinds: dict[str, set[type]] = {"b": {bool}, "f": {int, float}}
+        self._kinds = kinds.get(self._bits.kind, {int})  # of numbers, in Python
 
     def shape(self, given: Any, datatype: Any) -> tuple[int, ...]:
         """The shape that a client states, with its datatype held against the model's."""

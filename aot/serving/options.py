@@ -29,7 +29,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Options:
-    """See OPTIONS. Raises UsageError for a number that is out of range."""
+    """See OPTIONS. Raises UsageError for a number that is out of range, and a name that no path can have."""
 
     artifact: str
     host: str
@@ -46,6 +46,8 @@ class Options:
     json: bool
 
     def __post_init__(self) -> None:
+        if self.name is not None and (not self.name or "/" in self.name):
+            raise UsageError(f"--name {self.name!r} is no name for a path", fix="give one without a slash")
         for option in OPTIONS:
             value = getattr(self, option.field)
             if value is None or option.least is None:

@@ -32,8 +32,8 @@ def body(value: float, **parameters: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def slow(serves: Serves, folder: Path) -> Server:
-    """Some tens of milliseconds a request, one by one, and a short queue."""
-    return serves(models.slow(folder / "slow.aot"), "--max-batch", "1", "--queue", "3")
+    """Some 50 to 100 milliseconds a request, one by one, and a short queue."""
+    return serves(models.slow(folder / "slow.aot", 60_000), "--max-batch", "1", "--queue", "3")
 
 
 def settled(server: Server) -> None:
@@ -177,17 +177,25 @@ http_api.BODY_SECONDS = 0.2; sys.exit(main())"""
     assert b"the body did not come in 0.2 s" in answer
 
 
-def test_what_is_not_answered_within_the_grace_is_cut_off_and_the_exit_code_is_1(serves: Serves, folder: Path) -> None:
-    server = serves(models.slow(folder / "cut.aot", 600_000), "--max-batch", "1", "--grace", "0.2")
-    with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(server.post, INFER, body(n)) for n in range(2)]
-        while server.metric("aot_queue_length") < 1:
+@pytest.mark.parametrize(("grace", "signals"), [("0.2", 1), ("60", 2)])
+def test_what_the_grace_or_a_second_signal_cuts_off_is_said_and_the_exit_code_is_1(
+    grace: str, signals: int, serves: Serves, folder: Path
+) -> None:
+    server = serves(models.slow(folder / f"cut{signals}.aot", 400_000), "--max-batch", "1", "--grace", grace)
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(server.post, INFER, body(n)) for n in range(3)]
+        while server.metric("aot_queue_length") < 2:
             time.sleep(0.005)
         started = time.perf_counter()
-        assert server.stop() == 1
-        assert time.perf_counter() - started < 5
-        outcomes = [one.exception() or one.result()[0] for one in asked]
-    assert 503 in outcomes  # the one that waited; of the other the connection was closed
+        for _ in range(signals):
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+        assert server.process.wait(SECONDS) == 1
+        assert time.perf_counter() - started < 10
+        outcomes = [one.exception() or one.result() for one in asked]
+    waited = [one for one in outcomes if isinstance(one, tuple) and one[0] == 503]
+    assert {answer["error"] for _, answer in waited} == {"the server stopped before the request's turn; send it again"}
+    assert len(waited) >= 1  # of the one that was computed the connection was closed
     assert "stopped; requests were cut off" in server.log
 
 
@@ -225,7 +233,14 @@ def test_what_cannot_be_served_is_said_with_exit_code_2(folder: Path, tmp_path: 
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--queue", "0"), ("--max-wait-ms", "nan"), ("--http-port", "65536"), ("--max-batch", "-1"), ("--lanes", "many")],
+    [
+        ("--name", "a/b"),
+        ("--queue", "0"),
+        ("--max-wait-ms", "nan"),
+        ("--http-port", "65536"),
+        ("--max-batch", "-1"),
+        ("--lanes", "many"),
+    ],
 )
 def test_options_out_of_range_are_refused(option: str, value: str) -> None:
     assert option in refused("any.aot", option, value)

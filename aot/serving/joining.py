@@ -66,7 +66,7 @@ class Joining:
         dim, why = batch_dim(manifest)
         if dim is None:
             return cls(None, f"requests are computed alone: {why}", manifest.profiles, 1)
-        largest = min(max(profile[dim][2] for profile in manifest.profiles), most or 2**63)
+        largest = min(max((profile[dim][2] for profile in manifest.profiles), default=1), most or 2**63)
         alone = "requests are computed alone: a batch has 1 row at the most"
         return cls(dim, why if largest > 1 else alone, manifest.profiles, largest)
 

@@ -208,8 +208,8 @@ class _Kept(_Inner):
 
 class _Low(_Inner):
     precision: str
-    before: float
-    after: float
+    before: Annotated[float, Field(ge=0, le=1)]
+    after: Annotated[float, Field(ge=0, le=1)]
 
 
 class _SearchFacts(_Inner):

@@ -155,7 +155,7 @@ def _replaced(places: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _attention_left(carried: dict[str, Any]) -> list[dict[str, Any]]:
-    return list(carried.get("attention", {}).get("left", ()))
+    return list((carried.get("attention") or {}).get("left", ()))
 
 
 def _stays(one: dict[str, Any]) -> str:

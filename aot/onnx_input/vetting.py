@@ -99,7 +99,9 @@ def _read(path: Path) -> None:
     for weight in proto.graph.initializer:
         if len(weight.raw_data) > _LARGE:  # sizes do not follow from it, and it would be copied again and again
             weight.ClearField("raw_data")
-    with suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError):
+    with suppress(
+        onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError
+    ):
         plain = inliner.inline_local_functions(proto) if proto.functions else proto
         # Without contents: onnx makes up a name for every element of a vector, and valid ones have millions.
         onnx.shape_inference.infer_shapes(plain)

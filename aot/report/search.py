@@ -65,7 +65,7 @@ def _is_lost(numbers: Mapping[str, Any]) -> bool:
 
 def _gained(after: Mapping[str, Any], without: Mapping[str, Any]) -> tuple[str, str]:
     """How much closer to eager, in cosine and in relative L2."""
-    if _is_lost(without) or after["cosine"] is None:
+    if _is_lost(without) or None in (one[name] for one in (after, without) for name in ("cosine", "relative_l2")):
         return "-", "-"
     closer = after["cosine"] - without["cosine"], without["relative_l2"] - after["relative_l2"]
     return f"{closer[0]:.3g}", f"{closer[1]:.3g}"

@@ -223,6 +223,7 @@ def prepared_of(folder: Path, manifest: Manifest, shown: str) -> Prepared:
         spec, plan = ModelSpec.from_json(manifest.spec), Plan.from_json(manifest.plan)
         others = [(Plan.from_json(part.plan), part) for part in manifest.candidates]
         plans = [plan, *(other for other, _ in others)]
+        digest([manifest.spec, manifest.choice, *(one.to_json() for one in plans)])  # ValueError for NaN and infinity
         if any(set(profile) != set(spec.dims) for one in plans for profile in one.profiles):
             raise ValueError(f"a profile does not range over the Dims {', '.join(spec.dims)}")
         return replace(

@@ -11,6 +11,7 @@ from typing import Literal
 
 from aot.config import Precision
 from aot.records import MODEL
+from aot.toolchain import release
 
 ATTENTION_TARGETS = ("sm75", "sm80", "sm86", "sm89", "sm120", "sm121")
 """Where TensorRT-RTX 1.7.1 was seen to build the operator."""
@@ -42,7 +43,7 @@ def form_for(backend: str, version: str | None, target: str, precision: Precisio
     """
     operator = (
         backend == "tensorrt_rtx"
-        and _release(version) >= (1, 7)
+        and release(version) >= (1, 7)
         and target in ATTENTION_TARGETS
         and precision in ("fp16", "bf16")
     )
@@ -72,13 +73,7 @@ def formed(graph: Path, form: Form, folder: Path) -> Iterator[tuple[Path, int]]:
     if not done.sites:
         yield graph, 0
         return
-    with TemporaryDirectory(dir=folder) as place:
+    with TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as place:
         path = Path(place) / MODEL
         ir.save(model, path, external_data=f"{MODEL}.data")
         yield path, done.sites
-
-
-def _release(version: str | None) -> tuple[int, ...]:
-    """(major, minor); (0, 0) where no version is known."""
-    parts = [int(part) for part in (version or "").split(".")[:2] if part.isdigit()]
-    return tuple(parts) if len(parts) == 2 else (0, 0)

@@ -6,13 +6,13 @@ Sources: NvInfer.h of TensorRT 10.6 to 11.1 (`BuilderFlag`, `HardwareCompatibili
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from aot import routes
 from aot.config import QUANTIZED, EngineOptions, Precision, Request, Route, parse
 from aot.errors import TargetError
+from aot.toolchain import release
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,3 @@ def _check(options: EngineOptions, precision: Precision, backend: str, title: st
             where="engine option hardware_compatible",
             fix="--precision int8, or leave --hardware-compatible away",
         )
-
-
-def release(version: str) -> tuple[int, int]:
-    """(major, minor) of a version."""
-    major, minor, *_ = (*(int(part) for part in re.findall(r"\d+", version)), 0, 0)
-    return major, minor

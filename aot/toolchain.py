@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -19,6 +20,12 @@ def version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def release(version: str | None) -> tuple[int, int]:
+    """(major, minor) of a version; (0, 0) where none is known."""
+    major, minor, *_ = (*(int(part) for part in re.findall(r"\d+", version or "")), 0, 0)
+    return major, minor
 
 
 def cpus() -> set[int]:

@@ -9,9 +9,10 @@ import pytest
 
 from aot.config import EngineOptions, Request
 from aot.errors import TargetError, UsageError
-from aot.offers import OFFERS, asked, check, engine_options, release
+from aot.offers import OFFERS, asked, check, engine_options
 from aot.plan import choose
 from aot.report.command import command_of
+from aot.toolchain import release
 from tests.backends import fake_tensorrt
 from tests.e2e.harness import Here
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +18,7 @@ from aot.errors import TargetError
 from aot.records import TACTICS
 from aot.runtime import plugin_v3, vendors
 from aot.targets import CPU, check_precision
-from aot.toolchain import Machine
+from aot.toolchain import Machine, release
 
 if TYPE_CHECKING:
     from aot.runtime.kernels import Compiled
@@ -28,11 +27,6 @@ OLDEST = (10, 6)
 AHEAD_OF_TIME = (10, 9)
 """The first TensorRT whose engines hold kernels of plugins and launch them without Python."""
 _ELSEWHERE = "--until graph here and aot build on the prepared artifact there, or --backend tensorrt_rtx"
-
-
-def release(version: str) -> tuple[int, ...]:
-    """(major, minor) of a version."""
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 class TensorRt(Nvinfer):

@@ -22,6 +22,8 @@ NAME = "onnxruntime"
 _KINDS = {"bfloat16": 16, "float8_e4m3fn": 17, "float8_e5m2": 19}
 """TensorProto.DataType of what numpy lacks."""
 UNSOUND = ("ReluQuantRewrite", "ClipQuantRewrite")
+# Official builds send usage data from 1.32 on, unless this says otherwise before they are imported (their Privacy.md).
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def version() -> str | None:

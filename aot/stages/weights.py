@@ -1,9 +1,8 @@
 """Stage: the weights that a stripped plan leaves out, as one safetensors file, and what of the graph stays in the plan.
 
 What leaves: initializers of two elements and more, in FP32, FP16 or BF16, that layers read as weights (`_READS`).
-Scalars stay, since patterns such as GELU are found by them; so do integers, scales of Q/DQ and quantized weights, which
-belong together. The plan depends on all of the graph but on the values that leave: models with equal graphs and
-other weights, such as fine-tunes, have one plan.
+Scalars stay, since patterns such as GELU are found by them; so do integers. The plan depends on all of the graph but on
+the values that leave: models with equal graphs and other weights, such as fine-tunes, have one plan.
 """
 
 from __future__ import annotations

@@ -99,12 +99,6 @@ def test_convolutions_are_stripped_too(aot: Aot) -> None:
     close(outputs(aot, "conv-slim.aot", None, shape), outputs(aot, "conv-slim.aot", "cpu", shape))
 
 
-def test_quantized_weights_stay_and_the_rest_is_put_in(aot: Aot, wide: Path) -> None:
-    slim = build(aot, wide.name, "slim-int8.aot", "--precision", "int8", "--strip")
-    assert slim["verification"]["engine"]["cosine"] > 0.98
-    assert engine_of(aot, "slim-int8.aot")["stripped"] == {"weights": 2}  # the biases
-
-
 def test_a_weight_that_is_missing_is_named(aot: Aot, wide: Path) -> None:
     build(aot, wide.name, "slim-fp16.aot", "--precision", "fp16", "--strip")
     shutil.copytree(aot.folder / "slim-fp16.aot", aot.folder / "lacking.aot", dirs_exist_ok=True)

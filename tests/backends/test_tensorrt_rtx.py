@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -200,25 +199,23 @@ def test_progress_rises_and_ctrl_c_ends_the_build(tmp_path: Path) -> None:
             if self.stop:
                 raise KeyboardInterrupt
 
-    def run(stop: bool) -> tuple[Seen, float]:
+    def run(stop: bool) -> Seen:
         progress = Seen()
         progress.steps, progress.stop = [], stop  # type: ignore[attr-defined]
-        started = time.perf_counter()
         job = Job(graph, SPEC, "fp16", (PROFILE,), "sm89", EngineOptions())
         if stop:
             with pytest.raises(KeyboardInterrupt):
                 RTX.build(job, tmp_path / "e.plan", None, progress)
         else:
             RTX.build(job, tmp_path / "e.plan", None, progress)
-        return progress, time.perf_counter() - started
+        return progress
 
-    progress, whole = run(stop=False)
+    progress = run(stop=False)
     assert progress.steps == sorted(progress.steps)
     assert all(total == 1000 for _, total in progress.steps)
     (tmp_path / "e.plan").unlink()
-    _, cut = run(stop=True)
+    assert len(run(stop=True).steps) == 1 < len(progress.steps)
     assert not (tmp_path / "e.plan").exists()
-    assert cut < whole
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("builder")]
 
 

@@ -63,9 +63,10 @@ def _is_lost(numbers: Mapping[str, Any]) -> bool:
     return numbers["missed"] is not None and ("NaN" in numbers["missed"] or numbers["cosine"] is None)
 
 
-def _gained(after: Mapping[str, Any], without: Mapping[str, Any]) -> tuple[str, str]:
+def _gained(after: Mapping[str, Any] | None, without: Mapping[str, Any]) -> tuple[str, str]:
     """How much closer to eager, in cosine and in relative L2."""
-    if _is_lost(without) or None in (one[name] for one in (after, without) for name in ("cosine", "relative_l2")):
+    known = [one[name] for one in (after or {}, without) for name in ("cosine", "relative_l2") if one]
+    if _is_lost(without) or after is None or None in known:
         return "-", "-"
     closer = after["cosine"] - without["cosine"], without["relative_l2"] - after["relative_l2"]
     return f"{closer[0]:.3g}", f"{closer[1]:.3g}"

@@ -58,7 +58,7 @@ tests: venv
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 sweep: $(SWEPT) $(BINDINGS) ## the tests that take minutes, then every family of models; takes up where it stopped
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n $(JOBS)
 	$(BIN)/python benchmarks/sweep/optimize_nodes.py --jobs $(JOBS)
 	$(BIN)/python benchmarks/sweep.py --resume --jobs $(JOBS)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
-from aot import content, offers, routes, toolchain
+from aot import content, offers, placing, routes, toolchain
 from aot.config import (
     PRECISIONS,
     ROUTES,
@@ -29,8 +29,6 @@ from aot.config import (
 from aot.declaration import ModelSpec
 from aot.errors import ArtifactError, TargetError, UsageError, unknown
 from aot.profile import Profile, Triple, as_json, resolve
-from aot.targets import AUTO, CPU, TARGETS, check_precision
-from aot.toolchain import Machine
 
 if TYPE_CHECKING:
     from aot.artifact import Prepared
@@ -136,7 +134,7 @@ def choose(request: Request, project: Path) -> Choices:
     The names of `request` that are not paths are looked up in `project` first, then among the built-ins.
     """
     read = settings(request, project)
-    backend, targets = place(
+    backend, targets = placing.place(
         read.precision,
         request.backend or read.file.backend,
         request.targets or read.file.targets,
@@ -145,19 +143,9 @@ def choose(request: Request, project: Path) -> Choices:
         route=request.route or "onnx",
     )
     named = request.targets or read.file.targets
-    meant = () if targets else _meant(request.backend or read.file.backend, named, toolchain.machine())
+    meant = () if targets else placing.meant(request.backend or read.file.backend, named, toolchain.machine())
     offers.check(read.file.engine, read.precision, backend, request.route or "onnx")
     return replace(read, backend=backend, targets=targets, meant=meant)
-
-
-def _meant(backend: str | None, named: tuple[str, ...], machine: Machine) -> tuple[str, ...] | None:
-    """See Plan.meant: the targets named, else this machine's GPU."""
-    from aot import backend as backends
-
-    if backends.get(backend or "tensorrt").launches(None) is None:
-        return None
-    own = (machine.gpu.target,) if machine.gpu is not None else ()
-    return tuple(dict.fromkeys(target_of(name, machine) for name in named if name != CPU)) or own
 
 
 def settings(request: Request, project: Path) -> Choices:
@@ -250,10 +238,12 @@ def decide_finish(request: Request, prepared: Prepared) -> Plan:
         profiles = tuple(resolve(prepared.spec, {**profile, **request.dims}, "--dim") for profile in profiles)
     backend, targets = request.backend or file.backend, request.targets or file.targets
     machine = toolchain.machine()
-    meant = _meant(backend, targets, machine)
+    meant = placing.meant(backend, targets, machine)
     if not backend and not targets and machine.gpu is None:
         backend, targets = plan.backend, plan.targets
-    backend, targets = place(plan.precision, backend, targets, machine, build=_builds(request), route=plan.route)
+    backend, targets = placing.place(
+        plan.precision, backend, targets, machine, build=_builds(request), route=plan.route
+    )
     if not targets and _builds(request):
         raise TargetError(
             "nothing here can build an engine from the prepared artifact: no GPU, and no --target",
@@ -280,43 +270,6 @@ def _attention(asked: Patterns, otherwise: Attention) -> Attention:
     if ATTENTION in asked.plugins:
         return "asked"
     return otherwise if asked.measured else "never"
-
-
-def place(
-    precision: Precision,
-    backend: str | None,
-    targets: tuple[str, ...],
-    machine: Machine,
-    *,
-    build: bool,
-    route: Route = "onnx",
-) -> tuple[str | None, tuple[str, ...]]:
-    """The backend and the targets of a build; (None, ()) where this machine stops at a prepared artifact.
-
-    build False: the names are checked, and the precision against the targets, but nothing will be built.
-    Raises UsageError for an unknown name, TargetError for what the backend refuses.
-    """
-    from aot import backend as backends
-
-    chosen = None if backend is None else backends.get(backend)
-    wanted = tuple(dict.fromkeys(target_of(name, machine) for name in targets))
-    if not build:
-        for target in wanted:
-            check_precision(precision, target)
-        return None, ()
-    if route == routes.TORCH_TENSORRT:
-        routes.check_here(backend, targets, machine)
-        chosen = backends.get("tensorrt")
-    if chosen is None:
-        name = _backend_for(wanted, machine)
-        if name is None:
-            return None, ()
-        chosen = backends.get(name)
-    if not wanted:
-        wanted = _own_target(chosen.name, machine)
-    for target in wanted:
-        chosen.check(precision, target, machine)
-    return chosen.name, wanted
 
 
 def _recipe(request: Request, project: Path) -> tuple[Recipe, Precision]:
@@ -356,56 +309,3 @@ def _check_metric(budget: Budget, spec: ModelSpec, fix: str) -> None:
 
 def _builds(request: Request) -> bool:
     return request.until != "graph"
-
-
-def target_of(name: str, machine: Machine) -> str:
-    """A target by its name; `auto` is this machine's GPU. Raises UsageError, and TargetError without a GPU."""
-    if name != AUTO:
-        if name not in TARGETS:
-            raise unknown("target", name, (AUTO, *TARGETS))
-        return name
-    if machine.gpu is None:
-        raise TargetError(
-            "--target auto means this machine's GPU, and there is none",
-            where="--target auto",
-            fix="name the GPU (--target sm89), or leave --target away for a prepared artifact to finish elsewhere",
-        )
-    return machine.gpu.target
-
-
-def _backend_for(targets: tuple[str, ...], machine: Machine) -> str | None:
-    """The backend where none is named: `tensorrt` for this machine's GPU, else `tensorrt_rtx`; None: no target."""
-    from aot import backend as backends
-
-    if CPU in targets:
-        if len(targets) > 1:
-            raise UsageError(
-                "one build has one backend: cpu and a GPU are two",
-                where="--target " + " --target ".join(targets),
-                fix="build twice; what both share is done once",
-            )
-        return "onnxruntime"
-    here = backends.get("tensorrt").targets(machine)
-    if targets:
-        return "tensorrt" if here and set(targets) <= set(here) else "tensorrt_rtx"
-    if here:
-        return "tensorrt"
-    rtx = backends.get("tensorrt_rtx").targets(machine)
-    return "tensorrt_rtx" if machine.gpu is not None and machine.gpu.target in rtx else None
-
-
-def _own_target(backend: str, machine: Machine) -> tuple[str, ...]:
-    """The target where none is named: the CPU for onnxruntime, this machine's GPU for the others."""
-    if backend == "onnxruntime":
-        return (CPU,)
-    if machine.gpu is not None:
-        return (machine.gpu.target,)
-    if backend == "tensorrt":
-        raise TargetError(
-            "TensorRT builds on the GPU it builds for, and here is none",
-            where="--backend tensorrt",
-            fix="--until graph here and aot build on the prepared artifact there, or --backend tensorrt_rtx",
-        )
-    raise TargetError(
-        "no GPU here, so what to build for must be said", where=f"--backend {backend}", fix="--target sm89, for example"
-    )

@@ -128,7 +128,7 @@ def command(
 def _place(backend: str | None, target: str | None) -> tuple[str, str | None, str]:
     """The backend, its version here, and the target. Raises UsageError where one is missing or unknown."""
     from aot import backend as backends
-    from aot.plan import target_of
+    from aot.placing import target_of
     from aot.toolchain import machine
 
     if backend is None or target is None:

@@ -10,7 +10,8 @@ from aot.backends import tensorrt_rtx
 from aot.config import Precision, Request
 from aot.errors import TargetError
 from aot.explain.findings import Refusal
-from aot.plan import Choices, target_of
+from aot.placing import target_of
+from aot.plan import Choices
 from aot.targets import CPU
 from aot.toolchain import Machine
 

@@ -91,12 +91,10 @@ def dims(values: Iterable[str]) -> dict[str, tuple[int, int, int]]:
 def sizes(values: Iterable[str]) -> dict[str, int]:
     """`--size NAME=N`, repeated or separated by commas. Raises UsageError for another form."""
     found: dict[str, int] = {}
-    for text in ",".join(values).split(","):
-        if not text:
-            continue
+    for text in (part for value in values for part in value.split(",")):
         name, _, size = text.partition("=")
-        if not re.fullmatch("[0-9]{1,18}", size):
-            raise UsageError(f"--size {text}: expected NAME=NUMBER", fix="e.g. --size batch=3,seq=11")
+        if not name.strip() or not re.fullmatch("[0-9]{1,18}", size):
+            raise UsageError(f"--size '{text}': expected NAME=NUMBER", fix="e.g. --size batch=3,seq=11")
         if found.setdefault(name.strip(), int(size)) != int(size):
             raise UsageError(
                 f"--size gives Dim '{name.strip()}' two sizes", where=f"--size {text}", fix="give one of them"

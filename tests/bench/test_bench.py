@@ -95,7 +95,8 @@ def test_two_artifacts_are_told_apart_and_judged_by_the_references_of_the_first(
     [
         (["--against", "eagre"], "unknown contender 'eagre'", "did you mean 'eager'?"),
         (["--size", "batch=9"], "size 9 is outside Dim 'batch'", "from 1 to 4"),
-        (["--size", "batch=²"], "--size batch=²: expected NAME=NUMBER", "--size batch=3"),
+        (["--size", "batch=²"], "--size 'batch=²': expected NAME=NUMBER", "--size batch=3"),
+        (["--size", ""], "--size '': expected NAME=NUMBER", "--size batch=3"),
         (["--size", "batch=1,batch=2"], "--size gives Dim 'batch' two sizes", "give one of them"),
         (["--size", "batsch=2"], "unknown Dim 'batsch'", "did you mean 'batch'?"),
         (["--runs", "3", "--seconds", "4"], "--runs and --seconds contradict each other", "give one of them"),

@@ -276,7 +276,8 @@ class StrippedWeights(Record):
 class Engine(Record):
     """A serialized engine. facts: target, backend, version, file, bytes, sha256, origin (GPU, driver) or None; of a
     stripped one stripped ({weights: how many it takes}), of one for later TensorRT version_compatible (`with` or
-    `without` its lean runtime), of one for other GPUs hardware_compatible (the level).
+    `without` its lean runtime), of one for other GPUs hardware_compatible (the level), of one with inputs whose values
+    decide shapes shape_inputs (names).
 
     weighed: what a stripped plan takes its weights from; it belongs to the model, not to the plan.
     """

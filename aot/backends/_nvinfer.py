@@ -113,6 +113,7 @@ class Nvinfer(Backend):
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # layer names, for `aot inspect`
         self.aim(trt, config, job.target)
         _slim.configure(trt, network, config, job)
+        values = [one.name for one in map(network.get_input, range(network.num_inputs)) if one.is_shape_tensor]
         for index, profile in enumerate(job.profiles):
             self._add_profile(builder, network, config, job.spec, profile, index)
 
@@ -152,6 +153,7 @@ class Nvinfer(Backend):
         self.look(trt, log, plan, job.options)
         facts: dict[str, Any] = {
             **_slim.facts(job),
+            **({"shape_inputs": values} if values else {}),
             "origin": self.origin(),
             "builder_seconds": round(seconds, 3),
             "timing_cache": "does not apply",

@@ -58,6 +58,9 @@ def config_of(manifest: Manifest, name: str, backend: Backend, engines: Sequence
         message |= _by_capability(engines)
     message["max_batch_size"] = batch.most
     message["input"] = [_tensor(key, one, batch, manifest) for key, one in inputs.items()]
+    for one in message["input"] if backend == "tensorrt" else ():
+        if any(one["name"] in engine.values for engine in engines):
+            one["is_shape_tensor"] = True
     message["output"] = [_tensor(key, one, batch, manifest) for key, one in outputs.items()]
     message |= _scheduling(manifest, batch, files)
     gpu = any(one.target != "cpu" for one in engines)

@@ -38,7 +38,8 @@ class Engine:
     """One engine of the artifact. target: `sm90`, ... or `cpu`. version: of the vendor's library that built it.
 
     hardware: its level of hardware compatibility, and compatible: whether it is version-compatible (see fits.py).
-    weights: the file by name that it takes its weights from, of a stripped one.
+    weights: the file by name that it takes its weights from, of a stripped one. values: inputs whose values decide
+    shapes.
     """
 
     target: str
@@ -48,6 +49,7 @@ class Engine:
     hardware: str | None = None
     compatible: str | None = None
     weights: str | None = None
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -183,4 +185,5 @@ def _engine(facts: Mapping[str, Any]) -> Engine:
         hardware=facts.get("hardware_compatible"),
         compatible=facts.get("version_compatible"),
         weights=f"engines/{WEIGHTS}" if facts.get("stripped") is not None else None,
+        values=tuple(map(str, facts.get("shape_inputs", ()))),
     )

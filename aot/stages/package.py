@@ -45,8 +45,8 @@ class Result:
     summary: dict[str, Any]
 
 
-FORMS = ("stripped", "version_compatible", "hardware_compatible")
-"""What the facts of an engine say that is another than the plain one (see records.Engine)."""
+FORMS = ("stripped", "version_compatible", "hardware_compatible", "shape_inputs")
+"""What the facts of an engine say only where it is another than the plain one (see records.Engine)."""
 
 
 def package(

@@ -78,8 +78,9 @@ def test_values_of_a_shape_input_are_profiled(trt: Any, tmp_path: Path) -> None:
     graph = write(tmp_path / "m.onnx", "g (int64[2] hw) => (float[h, w] y) { y = ConstantOfShape(hw) }")
     spec = ModelSpec("m", {"hw": Input([2], "int64", low=2, high=65)})
     made = Job(graph, spec, "fp16", ({},), "sm90", EngineOptions())
-    get("tensorrt").build(made, tmp_path / "e.plan", None, Silent())
+    facts = get("tensorrt").build(made, tmp_path / "e.plan", None, Silent())
     assert trt.builders[-1].config.profiles[0].values == {"hw": ((2, 2), (33, 33), (64, 64))}
+    assert facts["shape_inputs"] == ["hw"]
 
     unbounded = Job(graph, ModelSpec("m", {"hw": Input([2], "int64")}), "fp16", ({},), "sm90", EngineOptions())
     with pytest.raises(ProfileError, match="'hw'"):

@@ -106,6 +106,15 @@ def test_a_static_batch_is_a_part_of_the_shape(plan: Path, tmp_path: Path) -> No
     assert not any(io.HasField("reshape") for io in (*config.input, *config.output))
 
 
+def test_an_input_whose_values_decide_shapes_is_named(plan: Path, tmp_path: Path) -> None:
+    def change(data: dict[str, Any]) -> None:
+        shapes({"x": ("float32", [1, 4]), "hw": ("int64", [2])}, {"y": ("float32", [1, 4])})(data)
+        data["engines"][0]["engine"]["facts"]["shape_inputs"] = ["hw"]
+
+    config = packed(remade(plan, change), tmp_path / "models")
+    assert {io.name: io.is_shape_tensor for io in config.input} == {"x": False, "hw": True}
+
+
 def test_every_instance_has_all_profiles_and_each_is_warmed_up(plan: Path, tmp_path: Path) -> None:
     def change(data: dict[str, Any]) -> None:
         BATCHED(data)

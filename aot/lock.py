@@ -13,8 +13,11 @@ built with the locked timing cache alone. Whatever differs is named, old and new
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot import toolchain
 from aot.errors import LockError, UsageError
+from aot.packing.output import check_place, replacing
 from aot.records import TACTICS, TIMING, Engine, QuantizedGraph
 from aot.store import sha256
 
@@ -31,7 +35,10 @@ if TYPE_CHECKING:
     from aot.source import Source
 
 LOCK = "aot.lock"
+KIND = "a lock"
 FORM = 1
+LARGEST, LARGEST_CACHE = 64 << 20, 1 << 30
+"""In bytes: more than a lock of 100,000 layers has, and than a timing cache."""
 SHOWN = 12
 """So many differences are listed, the rest is counted."""
 TOOLS = (
@@ -168,9 +175,11 @@ def ledger(request: Request, artifacts: Iterable[Path]) -> Ledger:
     """That of a build. artifacts: what it writes, or is made from; in the first of them that is there lies the lock,
     where none is named.
 
-    Raises UsageError where a build is to be locked and there is no lock.
+    Raises UsageError where a build is to be locked and there is no lock, and where one cannot be written.
     """
     if not request.locked:
+        if request.lock is not None:
+            _check_to(request.lock)
         return Ledger(to=request.lock)
     if request.lock is not None:
         path = request.lock
@@ -193,11 +202,11 @@ def ledger(request: Request, artifacts: Iterable[Path]) -> Ledger:
 def read(path: Path, caches: Mapping[str, Path]) -> Lock:
     """A lock and the timing caches that belong to it. Raises UsageError for a file that is none."""
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(_bytes(path, LARGEST))
         if not isinstance(data, dict) or data.get("lock") != FORM:
             raise ValueError(f"it has form {data.get('lock') if isinstance(data, dict) else None!r}")
         _check(data)
-        return Lock(path, data, {target: cache.read_bytes() for target, cache in caches.items()})
+        return Lock(path, data, {target: _bytes(cache, LARGEST_CACHE) for target, cache in caches.items()})
     except OSError as error:
         raise UsageError(f"the lock cannot be read: {error.strerror}", where=str(path), fix="check the path") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -205,6 +214,18 @@ def read(path: Path, caches: Mapping[str, Path]) -> Lock:
         raise UsageError(
             f"not a lock of this aot: {said}", where=str(path), fix="build without --locked, which writes a new one"
         ) from error
+
+
+def _bytes(path: Path, most: int) -> bytes:
+    """What a file holds. Raises ValueError for one that is no plain file, or has more bytes than `most`."""
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"{path.name} is not a plain file")
+    if found.st_size > most:
+        raise ValueError(f"{path.name} has more than {most:,} bytes")
+    return path.read_bytes()
 
 
 def _check(data: Mapping[str, Any]) -> None:
@@ -229,17 +250,37 @@ def _check(data: Mapping[str, Any]) -> None:
 
 
 def write(path: Path, text: str, engines: Iterable[Engine]) -> None:
-    """Write the lock, and beside it the timing cache of every engine. Raises UsageError where the disk refuses."""
+    """Write the lock, and beside it the timing cache of every engine, each whole or not at all.
+
+    Raises UsageError where the disk refuses, or something else is in its place.
+    """
+    _check_to(path)
+    for engine in engines:
+        cache = engine.plan.with_suffix(TIMING)
+        if cache.is_file():
+            beside = path.with_name(f"{path.name}.{engine.target}{TIMING}")
+            with replacing(beside, "a timing cache", Path.is_file, overwrite=True) as new:
+                new.write_bytes(cache.read_bytes())
+    with replacing(path, KIND, _is_lock, overwrite=True) as new:
+        new.write_text(text)
+
+
+def _check_to(path: Path) -> None:
+    """Raise UsageError where a lock cannot be written, which is better known before a build than after it."""
+    check_place(path, KIND, _is_lock, overwrite=True)
+    above = next(one for one in path.absolute().parents if os.path.lexists(one))
+    if path.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
+        raise UsageError(f"{KIND} cannot be written here", where=str(path), fix="give another place")
+
+
+def _is_lock(path: Path) -> bool:
+    """Whether a file is a lock of any form, or empty."""
     try:
-        for engine in engines:
-            cache = engine.plan.with_suffix(TIMING)
-            if cache.is_file():
-                path.with_name(f"{path.name}.{engine.target}{TIMING}").write_bytes(cache.read_bytes())
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(
-            f"the lock cannot be written: {error.strerror}", where=str(path), fix="give another place"
-        ) from error
+        text = _bytes(path, LARGEST)
+        data = json.loads(text) if text else {"lock": None}
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and "lock" in data
 
 
 def _caches_beside(path: Path) -> list[Path]:

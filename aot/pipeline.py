@@ -56,6 +56,7 @@ def build(request: Request, store: Store, progress: Progress) -> Result:
     if request.precision == AUTO_PRECISION:
         from aot import auto
 
+        run.ledger = ledger(request, outputs)
         return auto.build(request, run)
     choices = choose(request, project_of(request.model))
     source = open_source(request, run)

@@ -146,9 +146,41 @@ class TestLocked:
         assert done.code == 2
         assert says in done.err
 
-    def test_a_lock_that_cannot_be_written_is_said(self, aot: Here) -> None:
-        done = build(aot, "--lock", "no/such/folder.lock")
-        assert (done.code, "the lock cannot be written" in done.err) == (2, True)
+    @pytest.mark.parametrize(
+        ("place", "says"),
+        [
+            ("mlp.onnx", "will not overwrite what is not a lock"),
+            ("package.json", "will not overwrite what is not a lock"),
+            ("/dev/null", "will not overwrite what is not a lock"),
+            ("mlp.aot", "will not overwrite what is not a lock"),
+            ("empty", "a lock cannot be written here"),
+            ("mlp.onnx/x.lock", "a lock cannot be written here"),
+        ],
+    )
+    def test_where_no_lock_can_be_written_is_said_before_any_work(self, aot: Here, place: str, says: str) -> None:
+        (aot.folder / "package.json").write_text('{"name": "other"}')
+        (aot.folder / "empty").mkdir(exist_ok=True)
+        before = (aot.folder / "mlp.onnx").read_bytes()
+        done = build(aot, "--lock", place, "-o", "unlocked.aot")
+        assert (done.code, says in done.err) == (2, True)
+        assert not (aot.folder / "unlocked.aot").exists()
+        assert (aot.folder / "mlp.onnx").read_bytes() == before
+
+    @pytest.mark.parametrize("before", ["", '{"lock": 7}'])
+    def test_a_lock_takes_the_place_of_another(self, aot: Here, before: str) -> None:
+        place = aot.folder / "made/later.lock"
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(before)
+        assert build(aot, "--lock", "made/later.lock").code == 0
+        assert place.read_bytes() == (aot.folder / "mlp.lock").read_bytes()
+        assert [one.name for one in place.parent.iterdir() if one.name.startswith(".")] == []
+
+    def test_a_lock_of_a_size_that_none_has_is_not_read(self, aot: Here) -> None:
+        with (aot.folder / "huge.lock").open("wb") as file:
+            file.truncate(1 << 40)
+        for name, says in (("huge.lock", "has more than"), ("/dev/zero", "is not a plain file")):
+            done = build(aot, "--lock", name, "--locked")
+            assert (done.code, says in done.err) == (2, True)
 
 
 def _said(**more: Any) -> dict[str, Any]:

@@ -129,6 +129,14 @@ class TestOnTheGpu:
         assert "precision auto took fp8 on NVIDIA H200" in (tmp_path / "m.aot/report.html").read_text()
         assert not (tmp_path / "m.aot/candidates").exists()
 
+    @pytest.mark.parametrize("until", [None, "graph"])
+    def test_its_lock_is_written_where_it_is_asked_for(
+        self, vendor: Vendor, auto: Callable[..., Result], tmp_path: Path, until: str | None
+    ) -> None:
+        auto(lock=tmp_path / "m.lock", until=until)
+
+        assert (tmp_path / "m.lock").read_bytes() == (tmp_path / "m.aot/aot.lock").read_bytes()
+
     def test_where_fp16_is_faster_it_is_taken(self, vendor: Vendor, auto: Callable[..., Result]) -> None:
         vendor.ms = {"fp16": 1.0, "int8": 1.25, "fp8": 0.99}
 

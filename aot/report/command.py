@@ -9,8 +9,11 @@ from aot.config import Request
 
 
 def command_of(request: Request) -> str:
-    """`aot build model.py --precision int8 --target sm89`; what has its default is left out."""
-    return shlex.join(["aot", "build", request.model, *_options(request)])
+    """`aot build model.py --precision int8 --target sm89`; what has its default is left out.
+
+    Names that are not UTF-8 are written with escapes, as reports are UTF-8.
+    """
+    return shlex.join(["aot", "build", request.model, *_options(request)]).encode(errors="backslashreplace").decode()
 
 
 def _options(request: Request) -> Iterator[str]:

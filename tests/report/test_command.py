@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,3 +64,7 @@ def test_the_line_asks_for_the_same(
 
 def test_what_has_its_default_is_left_out() -> None:
     assert command_of(Request(model="model.py", precision="fp8")) == "aot build model.py --precision fp8"
+
+
+def test_a_name_that_is_not_utf8_can_be_written_into_a_report() -> None:
+    assert command_of(Request(model="model.py", output=Path("m\udcff.aot"))).encode().endswith(rb"m\udcff.aot'")

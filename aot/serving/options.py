@@ -66,7 +66,7 @@ OPTIONS: Sequence[Option] = (
     Option("--max-batch", "Most rows of a batch. Default: the most of the profiles; 1: no batches.", least=1),
     Option("--max-wait-ms", "Longest wait of a request for others to join it.", 2.0, float, "MS", least=0, most=60000),
     Option("--queue", "Most requests that wait; more are refused.", 256, least=1),
-    Option("--lanes", "Batches computed at once. Default: 1 on the CPU, 2 on a GPU.", least=1, most=64),
+    Option("--lanes", "Batches computed at once. Default: 2; on the CPU 1 where nothing is joined.", least=1, most=64),
     Option("--max-request-bytes", "Longest request.", 64 * 2**20, least=1, most=2**31 - 1, metavar="BYTES"),
     Option("--grace", "Longest time to answer what waits, on SIGTERM.", 20.0, float, "SECONDS", least=0, most=86400),
     Option("--json", "Log lines, and the ports, as JSON.", False, bool, None),

@@ -34,8 +34,9 @@ Tell = Callable[[int], Awaitable[None]]
 """Sets what the health service answers: a HealthCheckResponse.ServingStatus."""
 LINGERING = 1.0
 """Seconds in which the rest of a request that was refused is read and dropped, so that its client sees the answer."""
-GPU_LANES = 2
-"""On a GPU, one batch is copied while another is computed; on the CPU, one call takes all cores."""
+LANES = 2
+"""One batch is copied, or its threads wait for each other, while another is computed. Of single requests on the CPU one
+is computed at a time, by all cores."""
 
 
 def run(options: Options) -> int:
@@ -92,8 +93,8 @@ def _loaded(options: Options, joining: Joining) -> tuple[Session, int]:
     """The session, warm, and how many lanes it has."""
     # Where requests are joined, the next batch is gathered on the CPUs that compute one: threads that wait leave them.
     spin = joining.most == 1
-    session = load(options.artifact, engine=options.engine, contexts=options.lanes or GPU_LANES, spin=spin)
-    lanes = options.lanes or (GPU_LANES if session.memory()["device_bytes"] else 1)
+    session = load(options.artifact, engine=options.engine, contexts=options.lanes or LANES, spin=spin)
+    lanes = options.lanes or (1 if spin and not session.memory()["device_bytes"] else LANES)
     log.info("loaded: %s", session.label)
     session.warm_up(callers=lanes)
     return session, lanes

@@ -21,8 +21,8 @@ FORMS = {
         "What a container image that serves the model is built from: a Dockerfile, the runtime, the model.",
     ),
 }
-"""`aot.packing.FORM.write(artifact, to, overwrite=...)` returns the files that it wrote; where that module has one,
-`digest(to)` is what tells them from others."""
+"""`aot.packing.FORM.write(artifact, to, overwrite=...)` returns the files that it wrote, `check` with the same
+arguments where it would write them; where that module has one, `digest(to)` is what tells them from others."""
 ONE_ENGINE = ("triton", "image")
 """Forms that hold engines of one kind, and take the `engine` to choose it by."""
 
@@ -53,26 +53,35 @@ def command(artifact: str, engine: str | None, force: bool, as_json: bool, **pla
     """
     from aot.artifact import check_files, prepared_of, read_manifest
     from aot.errors import UsageError
+    from aot.packing.output import check_apart
+    from aot.packing.verify import check_whole
     from aot.runtime.files import unpacked
 
     chosen = {form: Path(place) for form in FORMS if (place := places[form]) is not None}
     if not chosen:
-        forms = ", ".join(f"--{name} {metavar}" for name, (metavar, _) in FORMS.items())
-        raise UsageError("no form to pack it into", where="aot pack", fix=f"give at least one of {forms}")
+        options = ", ".join(f"--{name} {metavar}" for name, (metavar, _) in FORMS.items())
+        raise UsageError("no form to pack it into", where="aot pack", fix=f"give at least one of {options}")
     if engine is not None and not chosen.keys() & set(ONE_ENGINE):
-        forms = " or ".join(f"--{form}" for form in ONE_ENGINE)
-        raise UsageError("--engine chooses nothing here", where="aot pack", fix=f"give it with {forms}")
+        options = " or ".join(f"--{form}" for form in ONE_ENGINE)
+        raise UsageError("--engine chooses nothing here", where="aot pack", fix=f"give it with {options}")
     folder = unpacked(artifact)
     manifest = read_manifest(folder, shown=artifact)
     prepared_of(folder, manifest, shown=artifact)
-    check_files(folder, manifest, shown=artifact)
+    if folder == Path(artifact):
+        check_whole(artifact)  # what the manifest does not list would not be packed
+    else:
+        check_files(folder, manifest, shown=artifact)
+    forms = {form: import_module(f"aot.packing.{form}") for form in chosen}
+    choice = {form: {"engine": engine} if form in ONE_ENGINE else {} for form in chosen}
+    check_apart(
+        artifact, [forms[form].check(folder, to, overwrite=force, **choice[form]) for form, to in chosen.items()]
+    )
     if not manifest.accepted:
         click.echo(f"{artifact} is not accepted: it misses its accuracy budget (see report.html)", err=True)
     done = dict[str, dict[str, Any]]()
     for form, to in chosen.items():
-        module = import_module(f"aot.packing.{form}")
-        choice = {"engine": engine} if form in ONE_ENGINE else {}
-        written = module.write(folder, to, overwrite=force, **choice)
+        module = forms[form]
+        written = module.write(folder, to, overwrite=force, **choice[form])
         size = sum(path.stat().st_size for path in written)
         done[form] = {"path": str(to), "files": [str(path) for path in written], "bytes": size}
         if hasattr(module, "digest"):

@@ -65,19 +65,29 @@ def read(name: str, into: Path | None = None) -> Contents:
     members = {"folder": _in_folder, "tar": untar.members, "layout": layout.members}[form_of(name)]
     files, kept = dict[str, FilePart](), dict[str, bytes]()
     try:
-        for member in members(Path(name), name):
+        for member in _readable(members(Path(name), name), name):
             files[member.name], held = _read(member, into, f"{name}/{member.name}")
             if member.name in LARGEST:
                 kept[member.name] = held
     except untar.DAMAGED as error:
         raise ArtifactError(f"not a readable tar: {error}", where=name, fix=COPY) from error
-    except OSError as error:
-        if into is None:
-            raise UsageError(f"it cannot be read: {error.strerror or error}", where=name, fix=COPY) from error
+    except OSError as error:  # of what is written
         if error.errno not in untar.CLASHES:
             raise
         raise ArtifactError(f"its files cannot be told apart: {error.strerror}", where=name, fix=COPY) from error
     return Contents(files, kept.get(MANIFEST), kept.get(SIGNATURE))
+
+
+def _readable(members: Iterator[Member], shown: str) -> Iterator[Member]:
+    """The same members. Raises UsageError where the disk does not give them."""
+    try:
+        yield from members
+    except OSError as error:
+        raise _unreadable(error, shown) from error
+
+
+def _unreadable(error: OSError, shown: str) -> UsageError:
+    return UsageError(f"it cannot be read: {error.strerror or error}", where=shown, fix=COPY)
 
 
 def _read(member: Member, into: Path | None, shown: str) -> tuple[FilePart, bytes]:
@@ -89,7 +99,7 @@ def _read(member: Member, into: Path | None, shown: str) -> tuple[FilePart, byte
     if into is not None:
         (into / member.name).parent.mkdir(parents=True, exist_ok=True)
     with nullcontext() if into is None else (into / member.name).open("xb") as copy:
-        while chunk := member.file.read(CHUNK):
+        while chunk := _chunk(member, shown):
             total.update(chunk)
             size += len(chunk)
             if copy is not None:
@@ -99,6 +109,13 @@ def _read(member: Member, into: Path | None, shown: str) -> tuple[FilePart, byte
     if size != member.size:
         raise ArtifactError(f"a file has {size} bytes instead of {member.size}", where=shown, fix=COPY)
     return FilePart(bytes=size, sha256=total.hexdigest()), b"".join(held)
+
+
+def _chunk(member: Member, shown: str) -> bytes:
+    try:
+        return member.file.read(CHUNK)
+    except OSError as error:
+        raise _unreadable(error, shown) from error
 
 
 def _in_folder(folder: Path, shown: str) -> Iterator[Member]:

@@ -17,16 +17,24 @@ from pathlib import Path
 from aot.packing import wheel
 from aot.packing.engines import chosen
 from aot.packing.image_requirements import SLIMMING, Requirements, requirements
-from aot.packing.output import replacing
+from aot.packing.output import check_place, replacing
 from aot.packing.tar import names
 from aot.runtime import manifest as manifests
 
+KIND = "a build context of an image"
 DOCKERFILE = "Dockerfile"
 FIRST = "# Written by `aot pack --image`."
 PYTHON = "docker.io/library/python:3.12.12-slim-bookworm"
 """A digest would pin its bytes, and is not known without asking a registry."""
 USER = "10001:10001"
 READY = "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"
+
+
+def check(artifact: Path, to: Path, *, overwrite: bool = False, engine: str | None = None) -> Path:
+    """What `write` would put there. Raises UsageError as `write` does, but for what the disk refuses."""
+    requirements(chosen(manifests.read(str(artifact)), engine))
+    check_place(to, KIND, _is_context, overwrite=overwrite)
+    return to
 
 
 def write(artifact: Path, to: Path, *, overwrite: bool = False, engine: str | None = None) -> list[Path]:
@@ -43,7 +51,7 @@ def write(artifact: Path, to: Path, *, overwrite: bool = False, engine: str | No
         DOCKERFILE: dockerfile(needed, engine),
         ".dockerignore": "*\n!requirements.txt\n!tensorrt.txt\n!*.whl\n!artifact\n",
     }
-    with replacing(to, "a build context of an image", _is_context, overwrite=overwrite) as new:
+    with replacing(to, KIND, _is_context, overwrite=overwrite) as new:
         new.mkdir()
         for name, text in files.items():
             (new / name).write_text(text)

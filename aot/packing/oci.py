@@ -29,7 +29,7 @@ from typing import Any
 from aot.artifact import Manifest, read_manifest
 from aot.artifact_write import add
 from aot.packing.layout import CONFIG, IMAGE, INDEX, LAYOUT, MODEL, holds_one_model
-from aot.packing.output import replacing
+from aot.packing.output import check_place, replacing
 from aot.packing.tar import SIGNATURE, names
 from aot.runtime.files import MANIFEST
 from aot.runtime.manifest import GRAPH
@@ -38,6 +38,7 @@ from aot.store import sha256
 IMAGE_INDEX = "application/vnd.oci.image.index.v1+json"
 FILEPATH = "org.cncf.model.filepath"
 TAG = "latest"
+KIND = "an OCI image layout of one model"
 
 PARTS = {"manifest": "weight.config", "reports": "doc", "evidence": "doc", "references": "dataset", "kernels": "code",
          "graph": "weight", "engines": "weight"}  # fmt: skip
@@ -67,12 +68,18 @@ def part_of(name: str) -> str:
     return "references" if folders[0] == "references" else "evidence"
 
 
+def check(artifact: Path, to: Path, *, overwrite: bool = False) -> Path:
+    """What `write` would put there. Raises UsageError where it is there already and must not be replaced."""
+    check_place(to, KIND, holds_one_model, overwrite=overwrite)
+    return to
+
+
 def write(artifact: Path, to: Path, *, overwrite: bool = False) -> list[Path]:
     """Write the artifact as an OCI image layout.
 
     Raises UsageError where `to` cannot be written, or is there already and must not be replaced.
     """
-    with replacing(to, "an OCI image layout of one model", holds_one_model, overwrite=overwrite) as new:
+    with replacing(to, KIND, holds_one_model, overwrite=overwrite) as new:
         blobs = new / "blobs/sha256"
         blobs.mkdir(parents=True)
         manifest = read_manifest(artifact)

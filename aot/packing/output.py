@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,24 @@ from aot.errors import UsageError
 from aot.store import Store, digest
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def check_apart(source: str, places: Iterable[Path]) -> None:
+    """Raise UsageError where one of these places lies in another or is it, or lies in what is read, or has that in it.
+
+    The source itself may be one: a tar is read before it is replaced.
+    """
+    taken = [Path(os.path.realpath(source))]
+    for place in places:
+        here = Path(os.path.realpath(place))
+        for other in taken if here != taken[0] else ():
+            if here.is_relative_to(other) or other.is_relative_to(here):
+                raise UsageError(
+                    "one cannot be written into the other, nor in its place",
+                    where=f"{place}, {other}",
+                    fix="give another place",
+                )
+        taken.append(here)
 
 
 @contextmanager
@@ -26,7 +44,7 @@ def replacing(to: Path, kind: str, ours: Callable[[Path], bool], *, overwrite: b
     check_place(to, kind, ours, overwrite=overwrite)
     place = to.absolute()
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(place.parent)
         with Store().lock(f"output-{digest(str(place))}"), sibling(place) as new:
             check_place(to, kind, ours, overwrite=overwrite)  # somebody may have written it while we waited
             try:
@@ -66,3 +84,10 @@ def check_place(to: Path, kind: str, ours: Callable[[Path], bool], *, overwrite:
         )
     if not overwrite:
         raise UsageError("there is one already", where=str(to), fix="replace it with --force, or give another place")
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None

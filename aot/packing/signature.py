@@ -28,6 +28,8 @@ except ImportError as error:
     ) from error
 
 MAKE = "make one with: openssl genpkey -algorithm ed25519 -out key.pem"
+LARGEST = 1 << 16
+"""Bytes that are read of a key; a PEM of Ed25519 has about 120."""
 PUBLIC = "make it from the private key with: openssl pkey -in key.pem -pubout -out public.pem"
 
 
@@ -87,6 +89,7 @@ def holds(key: Ed25519PublicKey, signature: bytes, manifest: bytes) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(LARGEST)
     except OSError as error:
         raise UsageError(f"the key cannot be read: {error.strerror}", where=str(path), fix="check the path") from error

@@ -7,12 +7,19 @@ from pathlib import Path
 
 from aot.artifact import read_manifest
 from aot.artifact_write import add, in_order
-from aot.packing.output import replacing
+from aot.packing.output import check_place, replacing
 from aot.runtime.files import MANIFEST
 from aot.store import sha256
 
+KIND = "a tar"
 SIGNATURE = "manifest.sig"
 """See signature.py. The manifest does not list it, since it is made from the manifest."""
+
+
+def check(artifact: Path, to: Path, *, overwrite: bool = False) -> Path:
+    """What `write` would put there. Raises UsageError where it is there already and must not be replaced."""
+    check_place(to, KIND, _is_tar, overwrite=overwrite)
+    return to
 
 
 def write(artifact: Path, to: Path, *, overwrite: bool = False) -> list[Path]:
@@ -21,7 +28,7 @@ def write(artifact: Path, to: Path, *, overwrite: bool = False) -> list[Path]:
     Raises UsageError where `to` cannot be written, or is there already and must not be replaced.
     """
     with (
-        replacing(to, "a tar", _is_tar, overwrite=overwrite) as new,
+        replacing(to, KIND, _is_tar, overwrite=overwrite) as new,
         tarfile.open(new, "w", format=tarfile.PAX_FORMAT) as tar,
     ):
         add(tar, artifact, in_order(names(artifact)))

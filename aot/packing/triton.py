@@ -19,7 +19,7 @@ from pathlib import Path
 from aot.errors import UsageError
 from aot.packing import pbtxt, wheel
 from aot.packing.engines import chosen
-from aot.packing.output import replacing
+from aot.packing.output import check_place, replacing
 from aot.packing.tar import names
 from aot.packing.triton_batch import batch_of
 from aot.packing.triton_config import FILES, Backend, config_of, file_of
@@ -28,7 +28,17 @@ from aot.runtime import sessions
 from aot.runtime.kernels import LAUNCHED
 from aot.runtime.manifest import GRAPH, Engine, Manifest, Tensor
 
+KIND = "a model of a Triton repository"
 CONFIG = "config.pbtxt"
+
+
+def check(artifact: Path, to: Path, *, overwrite: bool = False, engine: str | None = None) -> Path:
+    """What `write` would put there. Raises UsageError where it is there already and must not be replaced, and where no
+    engine can be chosen."""
+    manifest = manifests.read(str(artifact))
+    chosen(manifest, engine)
+    check_place(to / name_of(manifest), KIND, _is_model, overwrite=overwrite)
+    return to / name_of(manifest)
 
 
 def write(artifact: Path, to: Path, *, overwrite: bool = False, engine: str | None = None) -> list[Path]:
@@ -47,7 +57,7 @@ def write(artifact: Path, to: Path, *, overwrite: bool = False, engine: str | No
     if backend == "python" and engine is not None:
         message["parameters"] = [{"key": "engine", "value": {"string_value": engine}}]
     notes = [f"{manifest.name}, {manifest.precision}: {why}", *batch.notes, *_notes(engines, backend)]
-    with replacing(to / name, "a model of a Triton repository", _is_model, overwrite=overwrite) as new:
+    with replacing(to / name, KIND, _is_model, overwrite=overwrite) as new:
         version = new / "1"
         version.mkdir(parents=True)
         (new / CONFIG).write_text(pbtxt.text(message, notes))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aot.errors import ArtifactError, UsageError
 from aot.packing.contents import Contents, form_of, manifest_of, problems, read
-from aot.packing.output import replacing
+from aot.packing.output import check_apart, replacing
 from aot.runtime.files import COPY, MANIFEST
 
 KIND = "an artifact folder"
@@ -19,7 +19,11 @@ def unpack(source: str, to: Path, *, overwrite: bool = False) -> Contents:
     for a source that is damaged, or that holds a file which its manifest does not list.
     """
     if form_of(source) == "folder":
-        raise UsageError("an artifact folder is unpacked already", where=source, fix="give a .tar or an OCI layout")
+        found = (
+            "an artifact folder is unpacked already" if _is_artifact(Path(source)) else "a folder that is no OCI layout"
+        )
+        raise UsageError(found, where=source, fix="give a .tar or an OCI layout")
+    check_apart(source, [to])
     with replacing(to, KIND, _is_artifact, overwrite=overwrite) as new:
         new.mkdir()
         contents = read(source, into=new)

@@ -86,6 +86,64 @@ def test_the_folder_that_one_is_in_is_not_swapped_away(
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("--tar", "one"), ("--oci", "./one")),
+        (("--oci", "one"), ("--tar", "one/two.tar")),
+        (("--oci", "one/two"), ("--image", "one")),
+        (("--oci", "models/tiny"), ("--triton", "models")),
+        (("--tar", "one"), ("--oci", "there")),
+        (("--tar", "one"), ("--image", "two", "--engine", "sm70")),
+        (("--tar", "one"), ("--triton", "two", "--engine", "sm70")),
+    ],
+)
+def test_all_places_are_looked_at_before_anything_is_written(
+    tiny: Path, capsys: pytest.CaptureFixture[str], first: tuple[str, ...], second: tuple[str, ...]
+) -> None:
+    Path("there").mkdir()
+    Path("there/mine.txt").write_text("mine")
+    before = files(Path())
+    assert told(capsys, "pack", "tiny.aot", *first, *second)[0] == 2
+    assert files(Path()) == before
+
+
+@pytest.mark.parametrize("place", ["tiny.aot/oci", "tiny.aot/engines/oci", "holder"])
+def test_nothing_is_packed_into_the_artifact_or_over_it(
+    tiny: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    cli.call(["pack", "tiny.aot", "--oci", "holder"])
+    shutil.copytree(tiny, "holder/tiny.aot")
+    before = files(Path())
+    source = "holder/tiny.aot" if place == "holder" else "tiny.aot"
+    code, found = told(capsys, "pack", source, "--oci", place, "--force")
+    assert (code, found["error"]["what"]) == (2, "one cannot be written into the other, nor in its place")
+    assert files(Path()) == before
+    assert told(capsys, "unpack", "holder", "holder/back.aot")[0] == 2
+
+
+def test_a_file_that_would_be_left_behind_is_told(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tiny / "notes.txt").write_text("mine")
+    code, found = told(capsys, "pack", "tiny.aot", "--tar", "tiny.tar")
+    assert (code, found["error"]["where"]) == (2, "tiny.aot/notes.txt")
+    assert not Path("tiny.tar").exists()
+
+
+def test_a_folder_above_that_is_a_file_is_said_to_be_one(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.call(["pack", "tiny.aot", "--tar", "tiny.tar"])
+    _, found = told(capsys, "pack", "tiny.aot", "--tar", "tiny.tar/again.tar")
+    assert found["error"]["what"] == "a tar cannot be written: Not a directory"
+
+
+def test_what_cannot_be_read_is_not_said_to_be_unwritable(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = told(capsys, "unpack", "/proc/self/mem", "back.aot")
+    assert (found["error"]["what"], found["error"]["where"]) == (
+        "it cannot be read: Input/output error", "/proc/self/mem"
+    )  # fmt: skip
+    Path("empty").mkdir()
+    assert told(capsys, "unpack", "empty", "back.aot")[1]["error"]["what"] == "a folder that is no OCI layout"
+
+
 def test_verify_answers_with_its_exit_code(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = told(capsys, "verify", "tiny.aot")
     assert (code, found["ok"], found["form"], found["signed"], found["problems"]) == (0, True, "folder", "no", [])

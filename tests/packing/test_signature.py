@@ -126,6 +126,7 @@ def test_keys_that_are_none_say_how_to_make_one(tmp_path: Path, key: Path) -> No
         (signature.private_key, wrong, "not an Ed25519 key", "openssl genpkey"),
         (signature.private_key, tmp_path / "locked.pem", "the key has a passphrase", "openssl pkey"),
         (signature.public_key, key, "not a public key", "openssl pkey"),
+        (signature.public_key, Path("/dev/zero"), "not a public key", "openssl pkey"),
         (signature.public_key, wrong.with_suffix(".public.pem"), "not an Ed25519 key", "openssl genpkey"),
     ]:
         with pytest.raises(UsageError, match=what) as refused:

@@ -21,6 +21,8 @@ _INLINE = 1 << 30
 """Bytes of weights up to which they are written into the file itself, where they were in the file before."""
 _EXTERNAL = 1024
 """Bytes from which a weight is written beside the file, where they are."""
+_IR_VERSION = b"\x08"
+"""The key of ModelProto's first field in the encoding of protobuf: number 1, a varint."""
 _OTHER = {
     ".py": "declares a model",
     ".pt2": "is an exported program",
@@ -121,8 +123,20 @@ def check_place(source: Path, target: Path) -> None:
             raise UsageError(
                 "the output holds weights of the input", where=str(target), fix="give another name, e.g. model.onnx"
             )
+        if link.exists() and not _may_be_onnx(link):
+            raise UsageError(
+                "will not overwrite what is not an ONNX file",
+                where=str(target),
+                fix="give another name, e.g. model.onnx, or remove it first",
+            )
         with TemporaryDirectory(dir=link.parent, prefix=".aot-"):
             pass
+
+
+def _may_be_onnx(file: Path) -> bool:
+    """Whether a file is named as one, is empty, or begins with the field that every exporter writes first."""
+    with file.open("rb") as opened:
+        return file.suffix == ".onnx" or opened.read(1) in (b"", _IR_VERSION)
 
 
 def write(model: ir.Model, target: Path, *, external: bool, judge: Callable[[Path], None] | None = None) -> None:
@@ -251,6 +265,6 @@ def _writing(target: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError(
             f"cannot write the output: {error.strerror or error}",
-            where=str(error.filename or target),
+            where=str(target),
             fix="make room, change the permissions, or give another place",
         ) from error

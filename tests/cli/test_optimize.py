@@ -298,6 +298,22 @@ class TestUsersErrors:
             assert refused(capsys, source, tmp_path)["what"] == "the output is a folder, not a regular file"
         assert fifo.is_fifo()
 
+    @pytest.mark.parametrize("name", ["model.py", "notes", "data.npz"])
+    def test_an_output_that_is_something_else(
+        self, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / name).write_bytes(b"PK mine")
+        error = refused(capsys, given(tmp_path / "in.onnx"), tmp_path / name)
+        assert (error["what"], error["where"]) == ("will not overwrite what is not an ONNX file", str(tmp_path / name))
+        assert (tmp_path / name).read_bytes() == b"PK mine"
+
+    @pytest.mark.parametrize("name", ["before.onnx", "model.bin", "new"])
+    def test_an_output_of_any_name_is_replaced_by_the_next(self, name: str, tmp_path: Path) -> None:
+        source = given(tmp_path / "in.onnx")
+        (tmp_path / name).write_bytes(b"")
+        for _ in range(2):
+            assert cli.call(["optimize", str(source), str(tmp_path / name)]) == 0
+
     def test_an_input_that_is_no_regular_file(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         os.mkfifo(tmp_path / "in.onnx")
         assert "not a regular file" in refused(capsys, tmp_path / "in.onnx", tmp_path / "out.onnx")["what"]

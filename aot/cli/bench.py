@@ -11,7 +11,7 @@ import click
 
 from aot.cli import INTERRUPTED, _options
 from aot.cli._progress import reporter
-from aot.cli._writing import writing
+from aot.cli._writing import PAGE, check_kind, replacing
 
 
 @click.command("bench", no_args_is_help=True)
@@ -124,14 +124,14 @@ def _check(html: str, things: tuple[str, ...]) -> None:
         raise UsageError(f"no such folder: {folder}", where=where, fix="make it, or give another")
     if Path(html).is_dir():
         raise UsageError("the page would have the name of a folder", where=where, fix="give a file: --html page.html")
-    if not os.access(html if Path(html).exists() else folder, os.W_OK):
+    check_kind(html, PAGE, where)
+    if not os.access(folder, os.W_OK):
         raise UsageError("the page cannot be written: Permission denied", where=where, fix="give another file")
 
 
 def _write(html: str, found: Mapping[str, Any]) -> None:
-    from pathlib import Path
 
     from aot.report import page
 
-    with writing("the page", f"--html {html}", "give a file in a folder that exists"):
-        Path(html).write_text(page(found, found["artifact"]))
+    with replacing(html, PAGE, "the page", f"--html {html}", "give a file in a folder that exists") as file:
+        file.write_text(page(found, found["artifact"]))

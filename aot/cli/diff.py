@@ -10,7 +10,7 @@ import click
 
 from aot.cli import _options
 from aot.cli._progress import reporter
-from aot.cli._writing import writing
+from aot.cli._writing import PAGE, check_kind, replacing
 from aot.text import number, table
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def command(
         raise UsageError(
             "diff compares outputs, not metrics", where="--budget metric", fix="aot build --budget metric="
         )
+    if plot is not None:
+        check_kind(plot, PAGE, f"--plot {plot}")
     rows = []
     reasons: list[str] = []
     store = Store()
@@ -125,9 +127,7 @@ def _layers(first: Runnable, second: Runnable, dims: tuple[str, ...], run: Run) 
 
 
 def _write(plot: str, layers: Mapping[str, Any]) -> None:
-    from pathlib import Path
-
     from aot.report.layers import page
 
-    with writing("the page", f"--plot {plot}", "give a file in a folder that exists"):
-        Path(plot).write_text(page(layers))
+    with replacing(plot, PAGE, "the page", f"--plot {plot}", "give a file in a folder that exists") as file:
+        file.write_text(page(layers))

@@ -7,7 +7,7 @@ import json
 import click
 
 from aot.cli import _options
-from aot.cli._writing import writing
+from aot.cli._writing import ARRAYS, check_kind, replacing
 from aot.text import table
 
 
@@ -29,7 +29,6 @@ def command(
       aot run minilm.aot --inputs x.npz --output y.npz
     """
     import time
-    from pathlib import Path
 
     from aot import arrays
     from aot.errors import UsageError
@@ -37,6 +36,8 @@ def command(
 
     if inputs and sizes:
         raise UsageError("--inputs and --size contradict each other", fix="give one of them")
+    if output:
+        check_kind(output, ARRAYS, output)
     side = of_artifact(artifact, engine)
     feed = read_inputs(inputs, side.spec) if inputs else make_inputs(side.spec, _options.sizes(sizes))
     with side.open() as session:
@@ -44,8 +45,9 @@ def command(
         outputs = session(feed)
         seconds = time.perf_counter() - started
     if output:
-        with writing("the outputs", output, f"give another place with -o, e.g. -o {Path(output).name or 'y.npz'}"):
-            arrays.save(Path(output), outputs)
+        fix = "give another place with -o, e.g. -o y.npz"
+        with replacing(output, ARRAYS, "the outputs", output, fix) as file:
+            arrays.save(file, outputs)
     described = [
         {"name": name, "dtype": value.dtype.name, "shape": list(value.shape)} for name, value in outputs.items()
     ]

@@ -62,7 +62,9 @@ def _parsed(path: Path, shown: str) -> Any:
                                 fix=GIVE)  # fmt: skip
         return _plain(json.loads(path.read_bytes()))
     except FileNotFoundError:
-        raise ArtifactError("not an artifact: it has no manifest.json", where=shown, fix=GIVE) from None
+        layout = path.with_name("oci-layout").exists()
+        fix = f"an OCI image layout is unpacked first: aot unpack {shown} NAME.aot" if layout else GIVE
+        raise ArtifactError("not an artifact: it has no manifest.json", where=shown, fix=fix) from None
     except OSError as error:
         raise ArtifactError(f"the manifest cannot be read: {error.strerror}", where=where, fix=COPY) from error
     except (ValueError, RecursionError) as error:

@@ -215,7 +215,9 @@ def user_code(doing: str) -> Iterator[None]:
         raise DeclarationError(f"{doing}: {type(error).__name__}: {error.msg}", where=at) from error
     except (Exception, SystemExit) as error:  # their code may raise anything
         said = " ".join(str(error).split()) or "(no message)"
-        raise DeclarationError(f"{doing}: {type(error).__name__}: {said}", where=deepest(error)) from error
+        lacks = error.name if isinstance(error, ModuleNotFoundError) else None
+        fix = f"install {lacks}, or correct the name" if lacks else None
+        raise DeclarationError(f"{doing}: {type(error).__name__}: {said}", where=deepest(error), fix=fix) from error
 
 
 def deepest(error: BaseException) -> str | None:

@@ -135,6 +135,15 @@ def test_a_folder_above_that_is_a_file_is_said_to_be_one(tiny: Path, capsys: pyt
     assert found["error"]["what"] == "a tar cannot be written: Not a directory"
 
 
+def test_a_layout_given_for_an_artifact_is_told_how_to_become_one(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.call(["pack", "tiny.aot", "--oci", "oci"])
+    for command in (("run", "oci"), ("inspect", "oci"), ("pack", "oci", "--tar", "x.tar")):
+        _, found = told(capsys, *command)
+        assert found["error"]["fix"] == "an OCI image layout is unpacked first: aot unpack oci NAME.aot"
+
+
 def test_what_cannot_be_read_is_not_said_to_be_unwritable(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, found = told(capsys, "unpack", "/proc/self/mem", "back.aot")
     assert (found["error"]["what"], found["error"]["where"]) == (

@@ -217,3 +217,9 @@ class TestDims:
     def test_must_exist(self, bench: Bench, tmp_path: Path) -> None:
         said = refused(bench, UsageError, write(tmp_path / "model.py", LINEAR), dims={"bach": (1, 2, 4)})
         assert "did you mean 'batch'?" in said
+
+
+def test_a_package_that_the_model_lacks_is_named_with_what_to_do(bench: Bench, tmp_path: Path) -> None:
+    said = refused(bench, DeclarationError, write(tmp_path / "model.py", "import no_such_package.part"))
+    assert "model.py:1: import no_such_package.part" in said
+    assert "fix: install no_such_package, or correct the name" in said

@@ -33,8 +33,14 @@ def sizes(dims: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in dims.items()) or "fixed"
 
 
+def visible(text: str) -> str:
+    """The text with escapes for all but what prints, tabs and newlines: no name in a file may move the cursor."""
+    return "".join(one if one.isprintable() or one in "\t\n" else ascii(one)[1:-1] for one in text)
+
+
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     """Columns padded with spaces to the widest cell."""
+    rows = [[visible(cell).replace("\n", "\\n") for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     return "\n".join(indent + line for line in lines)

@@ -19,6 +19,7 @@ import click
 from aot import __version__
 from aot.cli import INTERRUPTED, STOPPED, stopped
 from aot.errors import AotError
+from aot.text import visible
 
 COMMANDS = {
     "build": "Build a verified engine from a model.",
@@ -151,7 +152,7 @@ def _misused(as_json: bool, error: click.ClickException) -> int:
 
 
 def _failed(as_json: bool, what: str, where: str | None, fix: str | None) -> int:
-    click.echo(f"error: {AotError(what, where=where, fix=fix)}", err=True)
+    click.echo(visible(f"error: {AotError(what, where=where, fix=fix)}"), err=True)
     _print_error(as_json, what, where, fix)
     return 2
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aot.text import took
+from aot.text import took, visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -47,7 +47,7 @@ class Lines:
             self._write(f"warning: {message}")
 
     def _write(self, line: str) -> None:
-        click.echo(line, err=True)
+        click.echo(visible(line), err=True)
 
 
 class Live(Lines):

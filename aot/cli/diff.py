@@ -11,7 +11,7 @@ import click
 from aot.cli import _options
 from aot.cli._progress import reporter
 from aot.cli._writing import PAGE, check_kind, replacing
-from aot.text import number, table
+from aot.text import number, table, visible
 
 if TYPE_CHECKING:
     from aot.run import Run
@@ -99,9 +99,9 @@ def command(
         if layers:
             from aot.report import layers as report
 
-            click.echo(f"\n{report.text(layers)}")
+            click.echo(visible(f"\n{report.text(layers)}"))
         if reasons:
-            click.echo("\n".join(["", "not the same:", *(f"  {reason}" for reason in reasons)]))
+            click.echo(visible("\n".join(["", "not the same:", *(f"  {reason}" for reason in reasons)])))
     return 1 if reasons else 0
 
 

@@ -8,6 +8,7 @@ import click
 
 from aot.cli import _options
 from aot.cli._progress import reporter
+from aot.text import visible
 
 
 @click.command("explain", no_args_is_help=True)
@@ -74,5 +75,5 @@ def command(
     if as_json:
         click.echo(json.dumps({**found.to_json(), "warnings": list(dict.fromkeys(progress.warnings))}))
     else:
-        click.echo(describe(found))
+        click.echo(visible(describe(found)))
     return 0 if found.accepted else 1

@@ -11,7 +11,7 @@ import click
 from aot.cli import _options
 from aot.report.search import paragraph
 from aot.structure import shown
-from aot.text import number, size_of, table
+from aot.text import number, size_of, table, visible
 
 
 @click.command("inspect", no_args_is_help=True)
@@ -59,7 +59,7 @@ def command(artifact: str, nodes: bool, as_json: bool) -> int:
     decisions = graph.get("decisions", [])
     if nodes or as_json:
         data["decisions"] = decisions
-    click.echo(json.dumps(data) if as_json else describe(data, decisions, nodes))
+    click.echo(json.dumps(data) if as_json else visible(describe(data, decisions, nodes)))
     return 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from aot.cli import _options
-from aot.text import size_of
+from aot.text import size_of, visible
 
 SIGNED = {"no": "not signed", "not checked": "signed; --key says whether by whom you think", "yes": "signed by the key"}
 
@@ -41,8 +41,8 @@ def command(artifact: str, key: str | None, as_json: bool) -> int:
     elif found.problems:
         click.echo(f"{artifact}: not what it has to be")
         for problem in found.problems:
-            click.echo(f"  {problem.where}: {problem.what}")
+            click.echo(visible(f"  {problem.where}: {problem.what}"))
     else:
-        click.echo(f"{artifact}: '{found.name}' is whole, {found.files} files, {size_of(found.bytes)}")
+        click.echo(visible(f"{artifact}: '{found.name}' is whole, {found.files} files, {size_of(found.bytes)}"))
         click.echo(f"  {SIGNED[found.signed]}")
     return 1 if found.problems else 0

@@ -7,11 +7,13 @@ import json
 import os
 from pathlib import Path
 
+import onnx
 import pytest
 
 from aot.cli import _main as cli
 from aot.cli._writing import ARRAYS, PAGE, replacing
 from aot.errors import UsageError
+from aot.text import table, visible
 
 
 def write(path: Path, begins: bytes, data: bytes) -> None:
@@ -63,3 +65,21 @@ def test_a_device_is_written_to_and_a_folder_is_not(tmp_path: Path) -> None:
     assert Path("/dev/null").is_char_device()
     with pytest.raises(UsageError, match="Is a directory"):
         write(tmp_path, PAGE, b"<!doctype html>")
+
+
+def test_what_a_file_names_moves_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [onnx.helper.make_node("Foo\x1b[2J", ["x"], ["y"])],
+            "g",
+            [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4])],
+            [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4])],
+        )
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    assert cli.call(["optimize", str(tmp_path / "m.onnx"), str(tmp_path / "out.onnx")]) == 2
+    said = capsys.readouterr().err
+    assert r"ONNX has no op 'Foo\x1b[2J'" in said
+    assert "\x1b" not in said
+    assert table([["a\x1b[2J\n", "é"]], indent="") == r"a\x1b[2J\n  é"
+    assert visible("a\n\tb\u202e") == "a\n\tb" + r"\u202e"

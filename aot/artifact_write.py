@@ -62,8 +62,20 @@ def check_place(output: Path) -> None:
         raise unwritable(output, error) from error
 
 
+def check_outside(output: Path) -> None:
+    """Raise UsageError where `output` lies in an artifact's folder: it would be a file that the manifest does not list,
+    and gone with the next build."""
+    for above in Path(os.path.realpath(output)).parents:
+        if above.suffix == ".aot" and os.path.isfile(above / MANIFEST):
+            raise UsageError(
+                "nothing is written into an artifact", where=str(output), fix=f"give a place outside of {above.name}"
+            )
+
+
 def check_output(output: Path) -> None:
-    """Raise ArtifactError where `output` cannot be written, or is something else than an artifact."""
+    """Raise ArtifactError where `output` cannot be written, or is something else than an artifact; UsageError
+    where it lies in one."""
+    check_outside(output)
     check_place(output)
     if output.suffix == ".tar":
         if output.is_dir():

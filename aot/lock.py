@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot import toolchain
+from aot.artifact_write import check_outside
 from aot.errors import LockError, UsageError
 from aot.packing.output import check_place, replacing
 from aot.records import TACTICS, TIMING, Engine, QuantizedGraph
@@ -267,6 +268,7 @@ def write(path: Path, text: str, engines: Iterable[Engine]) -> None:
 
 def _check_to(path: Path) -> None:
     """Raise UsageError where a lock cannot be written, which is better known before a build than after it."""
+    check_outside(path)
     check_place(path, KIND, _is_lock, overwrite=True)
     above = next(one for one in path.absolute().parents if os.path.lexists(one))
     if path.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):

@@ -155,6 +155,7 @@ class TestLocked:
             ("mlp.aot", "will not overwrite what is not a lock"),
             ("empty", "a lock cannot be written here"),
             ("mlp.onnx/x.lock", "a lock cannot be written here"),
+            ("mlp.aot/x.lock", "nothing is written into an artifact"),
         ],
     )
     def test_where_no_lock_can_be_written_is_said_before_any_work(self, aot: Here, place: str, says: str) -> None:
@@ -165,6 +166,11 @@ class TestLocked:
         assert (done.code, says in done.err) == (2, True)
         assert not (aot.folder / "unlocked.aot").exists()
         assert (aot.folder / "mlp.onnx").read_bytes() == before
+
+    def test_nor_is_another_artifact_written_into_one(self, aot: Here) -> None:
+        done = build(aot, "-o", "mlp.aot/inner.aot")
+        assert (done.code, "nothing is written into an artifact" in done.err) == (2, True)
+        assert not (aot.folder / "mlp.aot/inner.aot").exists()
 
     @pytest.mark.parametrize("before", ["", '{"lock": 7}'])
     def test_a_lock_takes_the_place_of_another(self, aot: Here, before: str) -> None:

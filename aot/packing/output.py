@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from aot.artifact_write import sibling, swap
+from aot.artifact_write import check_outside, sibling, swap
 from aot.errors import UsageError
 from aot.store import Store, digest
 
@@ -22,6 +22,7 @@ def check_apart(source: str, places: Iterable[Path]) -> None:
     """
     taken = [Path(os.path.realpath(source))]
     for place in places:
+        check_outside(place)
         here = Path(os.path.realpath(place))
         for other in taken if here != taken[0] else ():
             if here.is_relative_to(other) or other.is_relative_to(here):

@@ -117,7 +117,10 @@ def test_nothing_is_packed_into_the_artifact_or_over_it(
     before = files(Path())
     source = "holder/tiny.aot" if place == "holder" else "tiny.aot"
     code, found = told(capsys, "pack", source, "--oci", place, "--force")
-    assert (code, found["error"]["what"]) == (2, "one cannot be written into the other, nor in its place")
+    assert code == 2
+    assert found["error"]["what"] in (
+        "nothing is written into an artifact", "one cannot be written into the other, nor in its place"
+    )  # fmt: skip
     assert files(Path()) == before
     assert told(capsys, "unpack", "holder", "holder/back.aot")[0] == 2
 

@@ -15,11 +15,12 @@ Inputs and outputs become FP32 too; `narrow_outputs` says what to convert back.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aot.backends._graph import inner_graphs, load_structure, nodes
 
 if TYPE_CHECKING:
+    import numpy as np
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 _MOVES = frozenset(
@@ -115,6 +116,11 @@ def widen(value: ValueInfoProto) -> None:
 
     if value.type.tensor_type.elem_type in _narrow():
         value.type.tensor_type.elem_type = TensorProto.FLOAT
+
+
+def widened(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An input as the emulated graph takes it: FP16/BF16 as FP32, another dtype as it is."""
+    return array.astype("float32") if array.dtype.name in _narrow().values() else array
 
 
 def _widen(tensor: TensorProto, kinds: dict[int, str]) -> None:

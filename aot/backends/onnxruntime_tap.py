@@ -74,6 +74,7 @@ class Tap:
 
     def __call__(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Arrays, Arrays]:
         """The named values for one batch, and the lattices of feature maps."""
+        inputs = {name: _emulate.widened(array) for name, array in inputs.items()}
         found: Arrays = {name: inputs[name] for name in self._fed}
         sampled: Arrays = {}
         wanted = [*self._given, *self._sampled]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -29,6 +30,16 @@ def test_bf16_in_the_models_own_code_is_emulated(tmp_path: Path) -> None:
     expected = (narrow + narrow).astype(np.float32)
     np.testing.assert_array_equal(found["s"], expected)
     np.testing.assert_array_equal(found["y"], expected)
+
+
+@pytest.mark.parametrize(("dtype", "code"), [(np.float16, "float16"), (ml_dtypes.bfloat16, "bfloat16")])
+def test_inputs_of_a_narrow_dtype_are_fed_and_given_as_fp32(dtype: Any, code: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", f"g ({code}[2] x) => ({code}[2] y) {{ y = Add(x, x) }}")
+    x = np.array([1.00390625, 3.3], dtype)
+    found, _ = Tap(path, ["x", "y"])({"x": x})
+    for name, expected in (("x", x), ("y", x + x)):
+        assert found[name].dtype == np.float32
+        np.testing.assert_array_equal(found[name], expected.astype(np.float32))
 
 
 def test_a_graph_that_only_hands_on_its_input_needs_no_run(tmp_path: Path) -> None:

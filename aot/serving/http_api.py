@@ -27,8 +27,11 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 BODY_SECONDS = 30.0
 """In which the body of a request has to come."""
 logging.getLogger("aiohttp.server").addFilter(
-    # What is no HTTP is answered with 400; aiohttp's traceback would let any client fill the log.
-    lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+    # What is no HTTP, or not in its stated encoding, is answered with 400; aiohttp's traceback would let any client
+    # fill the log.
+    lambda record: (
+        not (record.exc_info and isinstance(record.exc_info[1], (HttpProcessingError, web.RequestPayloadError)))
+    )
 )
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -115,6 +118,12 @@ class Http:
                 return await request.read()
         except web.HTTPRequestEntityTooLarge:
             raise self._too_large() from None
+        except web.RequestPayloadError:
+            raise InputError(
+                "the body is not what its Content-Encoding or Transfer-Encoding says",
+                where=f"Content-Encoding: {request.headers.get('Content-Encoding', 'none')[:40]}",
+                fix="send it as it is, without that header, or compressed as the header says",
+            ) from None
         except TimeoutError:
             raise Late(f"the body did not come in {BODY_SECONDS:g} s", fix="send it at once") from None
 
@@ -192,7 +201,7 @@ def _inputs(
         size = _parameters(one).get("binary_data_size")
         if size is not None and (type(size) is not int or not 0 <= size <= len(binary) - start):
             raise InputError(
-                f"binary_data_size is {str(size)[:40]}, and {len(binary) - start} bytes are left behind the JSON",
+                f"binary_data_size is {repr(size)[:40]}, and {len(binary) - start} bytes are left behind the JSON",
                 where=f"input '{_text(one.get('name'), 'name')[:80]}'",
                 fix=f"send all of it, and the length of the JSON as {HEADER_LENGTH}",
             )

@@ -94,7 +94,7 @@ def lives_on(linear: Server) -> Iterator[None]:
         ({"inputs": [x(parameters=[1])]}, "'parameters' is no object"),
         ({"inputs": [x(parameters={"binary_data_size": 12})]}, "0 bytes are left behind the JSON"),
         ({"inputs": [x(parameters={"binary_data_size": -1})]}, "binary_data_size is -1"),
-        ({"inputs": [x(parameters={"binary_data_size": "12"})]}, "binary_data_size is 12, and 0 bytes are left"),
+        ({"inputs": [x(parameters={"binary_data_size": "12"})]}, "binary_data_size is '12', and 0 bytes are left"),
         ({"inputs": [x()], "outputs": [{"name": "z"}]}, "unknown output 'z'"),
         ({"inputs": [x()], "outputs": [{"name": "y"}, {"name": "y"}]}, "an output is asked for twice"),
         ({"inputs": [x()], "outputs": "y"}, "'outputs' is no list of objects"),
@@ -199,6 +199,14 @@ def test_a_request_that_is_too_long_is_refused_whatever_it_says_of_its_length(li
     status, answer = linear.post(INFER, bomb, **{"Content-Encoding": "gzip"})
     assert status == 413
     assert said in answer["error"]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_body_that_is_not_compressed_as_it_says_is_refused(encoding: str, linear: Server) -> None:
+    status, answer = linear.post(INFER, {"inputs": [x()]}, **{"Content-Encoding": encoding})
+    assert status == 400
+    assert answer["error"].startswith("the body is not what its Content-Encoding")
+    assert f"; Content-Encoding: {encoding}; send it as it is" in answer["error"]
 
 
 def raw(server: Server, *parts: bytes, wait: float = 0.0) -> bytes:

@@ -15,7 +15,8 @@ from aot.backend import Job, get
 from aot.backends._engine_layers import tactics
 from aot.config import EngineOptions, Request
 from aot.errors import LockError, UsageError
-from aot.lock import Ledger, Lock, changes, tactic_changes
+from aot.lock import Ledger, Lock
+from aot.lock_changes import changes, tactic_changes
 from aot.progress import Silent
 from aot.records import TACTICS, TIMING, Engine
 from aot.store import Entry, Store

@@ -65,10 +65,9 @@ def test_a_kernel_takes_its_inputs_scalars_and_outputs_and_nothing_more(
 
 
 def test_every_load_is_of_16_bytes(compiled: dict[tuple[str, str], Compiled]) -> None:
-    """1024 values of FP16 over 128 threads are 8 a thread. Rows are read once, and leave the L1 cache to the weight."""
+    """1024 values of FP16 over 128 threads are 8 a thread."""
     loads = re.findall(r"ld\.global\S*", compiled["sm90", "float16"].code)
     assert [load.endswith(".v4.b32") for load in loads] == [True] * 3  # x, residual, weight
-    assert sum("L1::evict_first" in load for load in loads) == 2
 
 
 def test_grid_scalars_and_shapes_are_expressions_of_the_sizes(compiled: dict[tuple[str, str], Compiled]) -> None:

@@ -223,6 +223,13 @@ def test_what_is_no_artifact_is_not_overwritten(shop: Workshop, tmp_path: Path) 
     artifact.load(str(tmp_path / "empty"))
 
 
+def test_a_model_in_the_place_of_an_artifact_is_to_be_built_first(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("")
+    with pytest.raises(UsageError, match="this is a model, and no artifact") as refused:
+        files.unpacked(str(tmp_path / "model.py"))
+    assert refused.value.fix == f"build it first: aot build {tmp_path / 'model.py'}"
+
+
 def test_a_missing_artifact_is_the_users_error() -> None:
     assert not artifact.is_artifact("nowhere.aot")
     with pytest.raises(UsageError, match="no such artifact"):

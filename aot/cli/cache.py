@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 
 import click
 
 from aot.cli import _options
+from aot.errors import UsageError
 from aot.text import size_of, table
 
 
@@ -69,6 +71,8 @@ def gc(older_than: float | None, max_size: str | None, as_json: bool) -> int:
     from aot.store_admin import bytes_of, collect_garbage
 
     limit = None if max_size is None else bytes_of(max_size, f"--max-size {max_size}")
+    if older_than is not None and not math.isfinite(older_than):
+        raise UsageError(f"--older-than {older_than}: no number of days", fix="e.g. --older-than 30")
     found = collect_garbage(Store(), older_than_days=older_than, max_bytes=limit)
     if as_json:
         click.echo(json.dumps(found.to_json()))

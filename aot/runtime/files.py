@@ -20,6 +20,7 @@ GIVE = "give the folder or the .tar that `aot build` wrote"
 COPY = "copy the artifact again, or build it again"
 REBUILD = "build it again: aot build MODEL"
 SCHEMA = 2
+MODELS = (".py", ".pt2", ".onnx")
 """2: the manifest has a digest of its own; without one, a changed number in it would go unseen."""
 DEEPEST = 64
 """Lists and objects in each other that JSON of an artifact may have."""
@@ -153,6 +154,8 @@ def unpacked(name: str) -> Path:
         raise UsageError(f"the artifact cannot be read: {error.strerror}", where=name, fix=GIVE) from error
     if not there:
         raise UsageError(f"no such artifact: {name}", fix=GIVE)
+    if path.suffix in MODELS:
+        raise UsageError("this is a model, and no artifact", where=name, fix=f"build it first: aot build {name}")
 
     def extract(folder: Path) -> Mapping[str, Any]:
         untar.extract(path, folder, name)

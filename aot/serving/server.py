@@ -108,7 +108,8 @@ def _announce(options: Options, model: Model, session: Session, http_port: int, 
         "grpc": f"{_address(options.host)}:{grpc_port}",
         "runs": session.label,
     }
-    log.info("%s, up to %d rows", model.joining.why, model.joining.most)
+    most = model.joining.most
+    log.info(f"{model.joining.why}, up to {most} rows" if most > 1 else model.joining.why)
     text = f"{model.name} is served at http://{where['http']} and, gRPC, {where['grpc']}"
     print(json.dumps(where) if options.json else text, flush=True)
 

@@ -95,6 +95,7 @@ def test_a_bug_keeps_its_traceback_and_says_how_to_report_it(
         (["inspect", "nowhere.aot"], "no such artifact"),
         (["diff", "a.aot"], "error: missing argument"),
         (["cache", "gc", "--older-than", "soon"], "error: invalid value"),
+        (["cache", "gc", "--older-than", "nan"], "error: --older-than nan: no number of days"),
     ],
 )
 def test_wrong_use_is_exit_2_without_a_traceback(

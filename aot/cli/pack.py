@@ -38,9 +38,12 @@ def _form_options(command: Any) -> Any:
 @click.argument("artifact")
 @_form_options
 @click.option("--engine", metavar="TARGET", help="sm90, ..., or cpu: what --triton and --image serve.")
+@click.option("--name", metavar="NAME", help="What --triton calls the model. Default: its own name.")
 @click.option("-f", "--force", is_flag=True, help="Replace what is there, where it is of the same form.")
 @_options.json_option
-def command(artifact: str, engine: str | None, force: bool, as_json: bool, **places: str | None) -> int:
+def command(
+    artifact: str, engine: str | None, name: str | None, force: bool, as_json: bool, **places: str | None
+) -> int:
     """Pack ARTIFACT, a folder or a .tar, into the forms that are asked for.
 
     Every file is checked first. The same artifact gives the same bytes, whenever and wherever it is packed.
@@ -64,6 +67,8 @@ def command(artifact: str, engine: str | None, force: bool, as_json: bool, **pla
     if engine is not None and not chosen.keys() & set(ONE_ENGINE):
         options = " or ".join(f"--{form}" for form in ONE_ENGINE)
         raise UsageError("--engine chooses nothing here", where="aot pack", fix=f"give it with {options}")
+    if name is not None and "triton" not in chosen:
+        raise UsageError("--name names nothing here", where="aot pack", fix="give it with --triton")
     folder = unpacked(artifact)
     manifest = read_manifest(folder, shown=artifact)
     prepared_of(folder, manifest, shown=artifact)
@@ -73,6 +78,8 @@ def command(artifact: str, engine: str | None, force: bool, as_json: bool, **pla
         check_files(folder, manifest, shown=artifact)
     forms = {form: import_module(f"aot.packing.{form}") for form in chosen}
     choice = {form: {"engine": engine} if form in ONE_ENGINE else {} for form in chosen}
+    if "triton" in chosen:
+        choice["triton"]["name"] = name
     check_apart(
         artifact, [forms[form].check(folder, to, overwrite=force, **choice[form]) for form, to in chosen.items()]
     )

@@ -32,26 +32,31 @@ KIND = "a model of a Triton repository"
 CONFIG = "config.pbtxt"
 
 
-def check(artifact: Path, to: Path, *, overwrite: bool = False, engine: str | None = None) -> Path:
-    """What `write` would put there. Raises UsageError where it is there already and must not be replaced, and where no
-    engine can be chosen."""
+def check(
+    artifact: Path, to: Path, *, overwrite: bool = False, engine: str | None = None, name: str | None = None
+) -> Path:
+    """What `write` would put there. Raises UsageError where it is there already and must not be replaced, for a name
+    that no folder has, and where no engine can be chosen."""
     manifest = manifests.read(str(artifact))
     chosen(manifest, engine)
-    check_place(to / name_of(manifest), KIND, _is_model, overwrite=overwrite)
-    return to / name_of(manifest)
+    place = to / name_of(manifest, name)
+    check_place(place, KIND, _is_model, overwrite=overwrite)
+    return place
 
 
-def write(artifact: Path, to: Path, *, overwrite: bool = False, engine: str | None = None) -> list[Path]:
+def write(
+    artifact: Path, to: Path, *, overwrite: bool = False, engine: str | None = None, name: str | None = None
+) -> list[Path]:
     """Write the artifact as a model of the repository `to`.
 
-    engine: which one, where the artifact has several (see `engines.chosen`). Raises UsageError where Triton cannot
-    serve the model, where `to` cannot be written, or has the model already and must not lose it.
+    engine: which one, where the artifact has several (see `engines.chosen`). name: see `name_of`. Raises UsageError
+    where Triton cannot serve the model, where `to` cannot be written, or has the model already and must not lose it.
     """
     manifest = manifests.read(str(artifact))
     engines = chosen(manifest, engine)
     backend, why = _backend(manifest, engines)
     batch = batch_of(manifest)
-    name = name_of(manifest)
+    name = name_of(manifest, name)
     config = config_of(manifest, name, backend, engines, batch)
     message = dict(config.message)
     if backend == "python" and engine is not None:
@@ -73,8 +78,15 @@ def write(artifact: Path, to: Path, *, overwrite: bool = False, engine: str | No
     return sorted(path for path in (to / name).rglob("*") if path.is_file())
 
 
-def name_of(manifest: Manifest) -> str:
-    """The model's name, which is a folder's: what a path or an address cannot hold becomes `_`."""
+def name_of(manifest: Manifest, asked: str | None = None) -> str:
+    """The model's name, which is a folder's: the one asked for, else the artifact's own, with `_` for what a path or an
+    address cannot hold. Raises UsageError for one asked for that holds such."""
+    if asked is not None:
+        if not re.fullmatch(r"(?!\.)[A-Za-z0-9_.-]{1,200}", asked):
+            raise UsageError(
+                f"no model can be called {asked!a}", where="--name", fix="take letters, digits, '_', '-' and '.'"
+            )
+        return asked
     return re.sub(r"[^A-Za-z0-9_.-]|^\.+", "_", manifest.name) or "model"
 
 

@@ -352,6 +352,13 @@ def test_the_command(plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     said = json.loads(capsys.readouterr().out)["forms"]["triton"]
     assert str(tmp_path / "models/tiny/config.pbtxt") in said["files"]
     assert server.read(tmp_path / "models/tiny").backend == "onnxruntime"
+    pack = ["pack", str(folder), "--triton", str(tmp_path / "models"), "--engine", "cpu", "--name"]
+    assert cli.call([*pack, "tiny-2"]) == 0
+    assert server.read(tmp_path / "models/tiny-2").name == "tiny-2"
+    assert cli.call([*pack, "../tiny"]) == 2
+    assert "no model can be called '../tiny'" in capsys.readouterr().err
+    assert cli.call(["pack", str(folder), "--tar", str(tmp_path / "m.tar"), "--name", "tiny-2"]) == 2
+    assert "--name names nothing" in capsys.readouterr().err
     assert cli.call(["pack", str(folder), "--tar", str(tmp_path / "m.tar"), "--engine", "cpu"]) == 2
     assert "--engine chooses nothing" in capsys.readouterr().err
 

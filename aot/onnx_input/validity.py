@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aot.errors import GraphError
 from aot.onnx_input.reading import not_whole
@@ -121,25 +121,23 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 def _tensors(held: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.TensorProto]:
     """The weights of a graph or function and of its bodies, and the tensors that nodes hold."""
-    yield from getattr(held, "initializer", ())
-    for node in held.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-        for inner in _graphs(node):
-            yield from _tensors(inner)
+    return _held(held, "initializer", "t", "tensors")
 
 
 def _sparse(held: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.SparseTensorProto]:
-    yield from getattr(held, "sparse_initializer", ())
-    for node in held.node:
+    return _held(held, "sparse_initializer", "sparse_tensor", "sparse_tensors")
+
+
+def _held(part: onnx.GraphProto | onnx.FunctionProto, weights: str, one: str, many: str) -> Iterator[Any]:
+    """What lies in these fields of a graph (a function has no weights), of its nodes' attributes, and of the bodies."""
+    yield from getattr(part, weights, ())
+    for node in part.node:
         for attribute in node.attribute:
-            if attribute.HasField("sparse_tensor"):
-                yield attribute.sparse_tensor
-            yield from attribute.sparse_tensors
+            if attribute.HasField(one):
+                yield getattr(attribute, one)
+            yield from getattr(attribute, many)
         for inner in _graphs(node):
-            yield from _sparse(inner)
+            yield from _held(inner, weights, one, many)
 
 
 def _check_ops(proto: onnx.ModelProto, opset: int, where: str) -> None:

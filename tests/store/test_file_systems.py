@@ -261,30 +261,27 @@ with store.using():
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may become somebody else")
 def test_a_store_of_somebody_else_is_read_and_what_is_missing_is_refused(store: Store) -> None:
+    def as_nobody() -> list[str]:
+        """What that process says."""
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(AS_NOBODY), str(store.root)],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=ROOT,
+        )
+        return done.stdout.splitlines()
+
     store.fetch("stage", KEY, writes(b"one"))
     for folder in (store.root, *store.root.parents):
         if folder.is_relative_to("/tmp/pytest-of-root") or "pytest" in str(folder):
             folder.chmod(folder.stat().st_mode | stat.S_IROTH | stat.S_IXOTH)
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(AS_NOBODY), str(store.root)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
     refused = "the store cannot be written: Permission denied"
-    assert done.stdout.splitlines() == [
+    assert as_nobody() == [
         *("True", "True", refused, "None", "the store cannot be cleaned: Permission denied", "[]"),
     ]
     store.root.chmod(0o700)
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(AS_NOBODY), str(store.root)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    assert done.stdout.splitlines()[:3] == ["False", refused, refused]
+    assert as_nobody()[:3] == ["False", refused, refused]
     assert content(store) == b"one"
 
 

@@ -153,7 +153,10 @@ class Ledger:
 
 
 def _known(plan: Plan, request: Request | None, source: Source | None) -> dict[str, Any]:
-    read = None if source is None else source.read()
+    made: dict[str, Any] = {"sources": None, "packages": None}
+    if source is not None:
+        read = source.read()
+        made = {"sources": files(read, source.project), "packages": packages(read)}
     said: dict[str, Any] = {}
     if request is not None:
         patterns = request.patterns
@@ -162,8 +165,7 @@ def _known(plan: Plan, request: Request | None, source: Source | None) -> dict[s
         "options": plan.to_json() | said,
         "versions": versions(),
         "machine": _machine(),
-        "sources": None if read is None or source is None else files(read, source.project),
-        "packages": None if read is None else packages(read),
+        **made,
     }
 
 

@@ -24,8 +24,6 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What a disk says that takes no more: full, over the user's quota, over the largest file."""
 DAY = 86400.0
 """Where there are no locks, nobody can tell who is at work: seconds after which work in progress counts as left."""
-
-
 STALE = 5
 """How often an operation is tried again whose file was replaced on its server meanwhile."""
 

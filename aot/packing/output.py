@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from aot import locks
 from aot.artifact_write import check_outside, sibling, swap
 from aot.errors import UsageError
 from aot.store import Store, digest
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def check_apart(source: str, places: Iterable[Path]) -> None:
@@ -61,7 +60,7 @@ def replacing(to: Path, kind: str, ours: Callable[[Path], bool], *, overwrite: b
         raise UsageError(
             f"{kind} cannot be written: {error.strerror or error}",
             where=str(to),
-            fix="free some space, or give another place" if error.errno in FULL else "give another place",
+            fix="free some space, or give another place" if error.errno in locks.FULL else "give another place",
         ) from error
 
 

@@ -12,15 +12,15 @@ from typing import Any
 
 from aot.errors import ArtifactError, UsageError
 from aot.runtime import untar
-from aot.runtime.untar import CLASHES as CLASHES
 from aot.store import Store, sha256
 
 MANIFEST = "manifest.json"
 GIVE = "give the folder or the .tar that `aot build` wrote"
 COPY = "copy the artifact again, or build it again"
 REBUILD = "build it again: aot build MODEL"
-SCHEMA = 2
 MODELS = (".py", ".pt2", ".onnx")
+"""How the files of models end, which are not artifacts."""
+SCHEMA = 2
 """2: the manifest has a digest of its own; without one, a changed number in it would go unseen."""
 DEEPEST = 64
 """Lists and objects in each other that JSON of an artifact may have."""
